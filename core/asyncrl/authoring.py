@@ -1,0 +1,100 @@
+"""What a plugin author derives from: `Plugin`, its typed `Options`, its declared `Metrics`, and the facts of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from asyncrl.metrics import MetricSet
+
+
+class PluginOptions(BaseModel):
+    """Base of a plugin's options: frozen, unknown keys refused, every field with a `Field(description=…)`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BufferOptions(PluginOptions):
+    """Base of a buffer's options."""
+
+    capacity_factor: float = Field(2.0, ge=1.0, description="Capacity in batches: how many finished groups may wait for the trainer.")
+
+    def capacity(self, batch_size: int) -> int:
+        """Groups the buffer may hold."""
+        return max(batch_size, int(self.capacity_factor * batch_size))
+
+
+class NoMetrics(MetricSet):
+    """Declares nothing."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What every plugin may know of the run. Crosses process boundaries.
+
+    `synchronous` is whether the scheduler trains only on samples of the version about to be improved (`lockstep`).
+    Empty `model` stands for the task's own model until it is known; empty `run_dir` for a run that has none (a simulation, a test).
+    """
+
+    batch_size: int
+    group_size: int
+    max_concurrent_samples: int
+    steps: int
+    seed: int = 0
+    publish_interval: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_new_tokens: int = 256
+    max_retries: int = 3
+    synchronous: bool = False
+    device: str = "cpu"
+    dtype: str = "float32"
+    num_engines: int = 1
+    trainer_ranks: int = 1
+    model: str = ""
+    cache_dir: str = ""
+    run_dir: str = ""
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache_dir)
+
+
+class Plugin:
+    """Base of every plugin: a class with `Options`, `Metrics`, and hook implementations marked `@hookimpl`.
+
+    The constructor must be cheap and must not touch the outside world; each process that needs the plugin makes its own.
+    """
+
+    Options: ClassVar[type[PluginOptions]] = PluginOptions
+    Metrics: ClassVar[type[MetricSet]] = NoMetrics
+
+    slot: ClassVar[str] = ""
+    """Filled in from the entry point when it is loaded."""
+    name: ClassVar[str] = ""
+
+    def __init__(self, options: PluginOptions, run: RunFacts) -> None:
+        self.options = options
+        self.run = run
+        self.metrics = self.Metrics(f"{self.slot}/{self.name}")
+
+
+class SchedulerPlugin(Plugin):
+    """Base of schedulers. `synchronous` tells whether nothing is generated while the trainer trains."""
+
+    synchronous: ClassVar[bool] = False
+
+
+class EvalPlugin(Plugin):
+    """Base of eval backends.
+
+    `uses_rollout_engines`: submission of new groups stops while a point is evaluated, and the loop waits for it.
+    `needs_snapshot`: whether a point must be exported first.
+    """
+
+    uses_rollout_engines: ClassVar[bool] = False
+    needs_snapshot: ClassVar[bool] = True

@@ -1,0 +1,161 @@
+"""The active plugins of one process, and the three ways to call them: one slot hook, a many-hook, an observer hook."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+
+from asyncrl import hookspecs
+from asyncrl.authoring import Plugin
+from asyncrl.errors import AsyncrlError, PluginFailed, PluginLoadError
+from asyncrl.metrics import Axis, Counter, Delta, MetricSet
+
+log = logging.getLogger("asyncrl")
+
+
+class HostMetrics(MetricSet):
+    observer_failures = Counter("Exceptions raised by observer hooks", unit="calls", axis=Axis.WALL_SECONDS, label="plugin")
+
+
+@dataclass(frozen=True)
+class Active:
+    """One plugin object with where it came from."""
+
+    slot: str
+    name: str
+    distribution: str
+    version: str
+    plugin: Plugin
+
+    def __str__(self) -> str:
+        return f"{self.slot} plugin {self.name!r} ({self.distribution} {self.version})"
+
+
+class Host:
+    """Registers plugins with pluggy, checks them, and calls them.
+
+    Args:
+        actives: the plugins of this process.
+
+    Raises:
+        PluginLoadError: a hook is missing, unknown, doubled, or of the wrong kind.
+    """
+
+    def __init__(self, actives: Iterable[Active]) -> None:
+        self.actives = tuple(actives)
+        self.metrics = HostMetrics("plugins")
+        self._manager = pluggy.PluginManager("asyncrl")
+        self._manager.add_hookspecs(hookspecs)
+        self._by_object: dict[int, Active] = {}
+        self._warned: set[tuple[str, str]] = set()
+        for active in self.actives:
+            self._register(active)
+
+    def plugin(self, slot: str) -> Any:
+        """Return the one active plugin of a slot. Raises KeyError when there is none."""
+        for active in self.actives:
+            if active.slot == slot:
+                return active.plugin
+        raise KeyError(slot)
+
+    def one(self, hook: str) -> Callable[..., Any]:
+        """Return a callable for a slot hook; an exception in it becomes `PluginFailed` with the cause chained.
+
+        For an asynchronous hook the callable returns an awaitable with the same guarantee. `AsyncrlError`s pass unchanged.
+        """
+        caller = getattr(self._manager.hook, hook)
+        owners = [impl for impl in caller.get_hookimpls() if not impl.wrapper and not impl.hookwrapper]
+        if len(owners) != 1:
+            found = ", ".join(str(self._by_object[id(impl.plugin)]) for impl in owners) or "none"
+            raise PluginLoadError(f"hook {hook} needs exactly one implementation, found: {found}")
+        active = self._by_object[id(owners[0].plugin)]
+        is_async = inspect.iscoroutinefunction(getattr(hookspecs, hook))
+
+        if is_async:
+
+            async def call_async(**arguments: Any) -> Any:
+                try:
+                    return await caller(**arguments)
+                except AsyncrlError:
+                    raise
+                except Exception as cause:
+                    raise self._failed(active, hook, cause) from cause
+
+            return call_async
+
+        def call(**arguments: Any) -> Any:
+            try:
+                return caller(**arguments)
+            except AsyncrlError:
+                raise
+            except Exception as cause:
+                raise self._failed(active, hook, cause) from cause
+
+        return call
+
+    def has(self, hook: str) -> bool:
+        """Whether any active plugin implements the hook."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+
+    def each(self, hook: str, **arguments: Any) -> list[tuple[Active, Any]]:
+        """Call a synchronous many-hook on every plugin that implements it, in the order of selection."""
+        answers = []
+        for active, function, names in self._implementations(hook):
+            try:
+                answers.append((active, function(*[arguments[name] for name in names])))
+            except AsyncrlError:
+                raise
+            except Exception as cause:
+                raise self._failed(active, hook, cause) from cause
+        return answers
+
+    def observe(self, hook: str, **arguments: Any) -> None:
+        """Call an observer or logger hook on every plugin that implements it; failures are counted and warned about once."""
+        for active, function, names in self._implementations(hook):
+            try:
+                function(*[arguments[name] for name in names])
+            except Exception as cause:
+                self.metrics.observer_failures.add(1, active.name)
+                if (active.name, hook) not in self._warned:
+                    self._warned.add((active.name, hook))
+                    log.warning("%s failed in %s (said once): %s: %s", active, hook, type(cause).__name__, cause)
+
+    def drain(self) -> list[Delta]:
+        """Take the metrics of every plugin and of the host itself."""
+        return [delta for part in [self.metrics, *(a.plugin.metrics for a in self.actives)] if (delta := part.drain())]
+
+    def _implementations(self, hook: str) -> list[tuple[Active, Callable[..., Any], tuple[str, ...]]]:
+        impls = getattr(self._manager.hook, hook).get_hookimpls()
+        found = [(self._by_object[id(impl.plugin)], impl.function, impl.argnames) for impl in impls]
+        return sorted(found, key=lambda entry: self.actives.index(entry[0]))
+
+    def _register(self, active: Active) -> None:
+        for name, function in inspect.getmembers(type(active.plugin), inspect.isfunction):
+            self._check_hook(active, name, function)
+        try:
+            self._manager.register(active.plugin, name=f"{active.slot}:{active.name}")
+        except pluggy.PluginValidationError as cause:
+            raise PluginLoadError(f"{active}: {cause}") from cause
+        self._by_object[id(active.plugin)] = active
+
+    def _check_hook(self, active: Active, name: str, function: Callable[..., Any]) -> None:
+        if getattr(function, "asyncrl_impl", None) is None:
+            return
+        where = f"{active}: {name} at {inspect.getsourcefile(function)}:{function.__code__.co_firstlineno}"
+        spec = getattr(hookspecs, name, None)
+        if spec is None or not hasattr(spec, "asyncrl_spec"):
+            raise PluginLoadError(f"{where}: there is no hook of this name")
+        if inspect.iscoroutinefunction(spec) != inspect.iscoroutinefunction(function):
+            wanted = "async def" if inspect.iscoroutinefunction(spec) else "def"
+            raise PluginLoadError(f"{where}: the hook must be written with `{wanted}`")
+
+    def _failed(self, active: Active, hook: str, cause: Exception) -> PluginFailed:
+        error = PluginFailed(f"{active} failed in {hook}: {type(cause).__name__}: {cause}")
+        error.detail = "".join(traceback.format_exception(cause))
+        return error

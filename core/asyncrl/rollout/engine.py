@@ -1,0 +1,129 @@
+"""An engine as core sees it: what it is asked and answers, how its server is started, what it can do.
+
+`EngineClient` (HTTP) and the simulation's scripted engine both satisfy `Engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from asyncrl.samples import Completion, SamplingParams, TokenIds
+
+PauseMode = Literal["retract", "in_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One completion to generate. `affinity` is equal for requests that share their prompt (a group)."""
+
+    token_ids: TokenIds
+    params: SamplingParams
+    affinity: int
+
+
+@dataclass(frozen=True)
+class EngineNeeds:
+    """What one engine occupies."""
+
+    gpus: float = 0
+    cpus: float = 1
+
+
+@dataclass(frozen=True)
+class EnginePlace:
+    """Where one engine's server shall run."""
+
+    index: int
+    model: Path
+    host: str
+    port: int
+    device: str
+    dtype: str
+    seed: int
+    log_file: Path
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """How to start a server, and what it can do.
+
+    Attributes:
+        argv: command line; empty to attach to a server that runs already at `url`.
+        env: variables to set beside the inherited ones.
+        url: where it will answer.
+        start_timeout: seconds until it must be healthy.
+        comparable_digest: whether its weight checksum equals the trainer's for equal weights (else only changes are checked).
+        needs_begin_end: whether updates go between `/begin_weight_update` and `/end_weight_update`.
+    """
+
+    argv: tuple[str, ...]
+    url: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    start_timeout: float = 120.0
+    comparable_digest: bool = True
+    needs_begin_end: bool = True
+
+
+@dataclass(frozen=True)
+class WeightBucket:
+    """Tensors that travel in one collective update, in this order. dtypes are torch names such as ``float32``."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class Engine(Protocol):
+    """One engine. Every method that talks to the server has a deadline and raises `EngineError` past it."""
+
+    name: str
+    version: int
+    in_flight: int
+    alive: bool
+    busy_seconds: float
+    """Seconds so far with at least one request in flight."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Generate once; transient failures are the pool's to retry. Raises `EngineError`."""
+        ...
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop generating between two tokens; what is in flight stays in flight."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def load_from_disk(self, path: Path, version: int, *, flush_cache: bool) -> None:
+        """Replace the weights by those of a Hugging Face directory and count as `version` from the next token on."""
+        ...
+
+    async def join_weight_group(
+        self, *, address: str, port: int, rank: int, world_size: int, name: str, backend: str
+    ) -> None: ...
+
+    async def leave_weight_group(self, name: str) -> None: ...
+
+    async def begin_update(self) -> None: ...
+
+    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool) -> None: ...
+
+    async def end_update(self) -> None: ...
+
+    async def digest(self) -> str:
+        """Checksum of the weights that are served."""
+        ...
+
+    async def flush_cache(self) -> None: ...
+
+    async def healthy(self) -> bool: ...
+
+
+class Generates(Protocol):
+    """Something that routes requests over engines: the pool, or a test's double."""
+
+    engines: Sequence[Engine]
+
+    async def generate(self, request: GenerateRequest) -> Completion: ...

@@ -1,0 +1,1 @@
+"""First in, first out buffer of finished groups."""

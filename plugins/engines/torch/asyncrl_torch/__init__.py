@@ -1,0 +1,1 @@
+"""Embedded engine: continuous batching for Hugging Face models behind SGLang's native API."""

@@ -1,0 +1,1 @@
+"""Evaluates on the rollout engines while submission pauses."""

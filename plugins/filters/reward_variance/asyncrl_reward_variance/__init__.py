@@ -1,0 +1,1 @@
+"""Drops groups whose rewards are all alike: they carry no gradient."""

@@ -1,0 +1,1 @@
+"""Writes metrics.jsonl into the run directory."""

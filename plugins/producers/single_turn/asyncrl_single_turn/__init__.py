@@ -1,0 +1,1 @@
+"""One completion a sample, scored by the task."""

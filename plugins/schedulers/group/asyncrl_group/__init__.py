@@ -1,0 +1,1 @@
+"""Starts a group when a whole group has finished."""

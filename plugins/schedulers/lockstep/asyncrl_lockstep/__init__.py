@@ -1,0 +1,1 @@
+"""Synchronous baseline: one batch a weight version, nothing while training."""

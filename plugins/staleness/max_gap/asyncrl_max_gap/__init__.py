@@ -1,0 +1,1 @@
+"""Refuses groups with a token older than max_staleness versions."""

@@ -1,0 +1,1 @@
+"""Keeps groups of any age."""

@@ -1,0 +1,1 @@
+"""FSDP2 trainer: GRPO, PPO clip, importance corrections, sharded checkpoints."""
