@@ -1,0 +1,95 @@
+"""Run a command that cannot outlive its owner: `python -m asyncrl.runtime.child -- COMMAND …`.
+
+The owner holds the write end of this process's stdin. When it closes, for whatever reason (a clean stop, kill -9), the command's whole
+process group is ended: SIGTERM first, SIGKILL after a grace period.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+GRACE_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
+    """Start `argv` under this supervisor; its output goes to `log_file`. Close the returned process's stdin to end it."""
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "asyncrl.runtime.child", "--", *argv],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End what `spawn` started and wait until it is gone."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(GRACE_SECONDS + 5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent thread ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 2.0)):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            child.poll()
+            try:
+                os.killpg(child.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.02)
+
+
+def main() -> int:
+    argv = sys.argv[sys.argv.index("--") + 1 :]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(write_end)
+    with selectors.DefaultSelector() as selector:
+        selector.register(0, selectors.EVENT_READ, "owner")
+        selector.register(read_end, selectors.EVENT_READ, "signal")
+        while child.poll() is None:
+            for key, _ in selector.select():
+                if key.data == "signal":
+                    if signal.SIGTERM in os.read(read_end, 64):
+                        _end_group(child)
+                elif not os.read(0, 64):
+                    _end_group(child)
+                    return 0
+    code = child.returncode
+    _end_group(child)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

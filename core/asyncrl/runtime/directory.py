@@ -1,0 +1,90 @@
+"""The run directory: `runs/NAME/` with config, metrics, eval records, checkpoints, log and summary."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ResourceError, RunDirectoryError
+from asyncrl.evaluation.records import EvalRecord
+
+
+def run_name(name: str, file: Path | None) -> str:
+    """Return the run's name: `--name`, or the file's name and the time."""
+    return name or f"{file.stem if file else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+class RunDirectory:
+    """One run's files. Made anew: an existing directory is refused.
+
+    Raises:
+        RunDirectoryError: it exists already, or cannot be made.
+    """
+
+    def __init__(self, runs_dir: Path, name: str) -> None:
+        self.name = name
+        self.path = (runs_dir / name).absolute()
+        if self.path.parent != runs_dir.absolute():
+            raise RunDirectoryError(f"{name!r} is no name for a run", origin="--name", remedy="use a plain folder name")
+        if self.path.exists():
+            raise RunDirectoryError(
+                f"the run directory {self.path} exists already", origin="--name", remedy="choose another --name, or remove it"
+            )
+
+    def create(self, config_toml: str) -> None:
+        """Make the directory with its `config.toml`."""
+        try:
+            self.path.mkdir(parents=True)
+            (self.path / "config.toml").write_text(config_toml)
+        except FileExistsError as cause:
+            raise RunDirectoryError(f"the run directory {self.path} exists already", origin="--name") from cause
+        except OSError as cause:
+            raise RunDirectoryError(f"cannot make the run directory {self.path}: {cause.strerror}", origin="runs_dir") from cause
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "log.txt"
+
+    def open_log(self) -> logging.Handler:
+        """Send the `asyncrl` logger to `log.txt`; returns the handler to remove at the end."""
+        handler = logging.FileHandler(self.log_file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger = logging.getLogger("asyncrl")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        return handler
+
+    def add_eval(self, record: EvalRecord) -> None:
+        """Append one settled point to `evals.jsonl`."""
+        with (self.path / "evals.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def require_space(directory: Path, needed: int, *, what: str, origin: str) -> None:
+    """Refuse when `needed` bytes do not fit on the file system of `directory`.
+
+    Raises:
+        ResourceError: with both numbers.
+    """
+    probe = directory.absolute()
+    while not probe.exists():
+        probe = probe.parent
+    free = shutil.disk_usage(probe).free
+    if free < needed:
+        raise ResourceError(
+            f"{what} needs {needed / 2**20:,.0f} MiB in {directory}, {free / 2**20:,.0f} MiB are free",
+            origin=origin,
+            remedy="free some space or choose another directory",
+        )

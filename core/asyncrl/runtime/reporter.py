@@ -1,0 +1,172 @@
+"""What the controller tells: metrics to loggers, records to files, totals to the summary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from asyncrl.authoring import Plugin
+from asyncrl.evaluation.records import EvalRecord
+from asyncrl.host import Host, HostMetrics
+from asyncrl.loggers import MetricRecord
+from asyncrl.metrics import Axis, Declared, Delta, Registry
+from asyncrl.rollout.metrics import RolloutMetrics
+from asyncrl.runtime.directory import RunDirectory
+from asyncrl.runtime.rollout_handle import RolloutHandle
+from asyncrl.runtime.summary import Totals
+from asyncrl.training.interfaces import StepReport
+from asyncrl.training.loop import StepTimes
+from asyncrl.training.metrics import EvalMetrics, RunMetrics
+
+log = logging.getLogger("asyncrl")
+POLL_SECONDS = 1.0
+
+
+def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
+    """Every metric that a run with these plugin classes can emit."""
+    core = [RunMetrics.declared("run"), EvalMetrics.declared("eval"), RolloutMetrics.declared("rollout"), HostMetrics.declared("plugins")]
+    return [metric for group in core for metric in group] + [
+        metric for plugin in plugins for metric in plugin.Metrics.declared(f"{plugin.slot}/{plugin.name}")
+    ]
+
+
+class Reporter:
+    """Folds deltas, logs each axis, and remembers what the summary needs.
+
+    Args:
+        host: the controller's plugins.
+        trainer: prefix of the trainer plugin's metrics, such as ``trainer/fsdp``.
+    """
+
+    def __init__(
+        self, host: Host, registry: Registry, directory: RunDirectory, rollout: RolloutHandle, totals: Totals, trainer: str
+    ) -> None:
+        self._host = host
+        self._registry = registry
+        self._directory = directory
+        self._rollout = rollout
+        self._totals = totals
+        self._trainer = trainer
+        self._run = RunMetrics("run")
+        self._eval = EvalMetrics("eval")
+        self._started = time.monotonic()
+        self._version = 0
+
+    async def poll_forever(self) -> None:
+        """Fetch deltas and log lines of the rollout actor until cancelled, so that its warnings appear while the loop waits."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            await self.poll()
+
+    async def poll(self) -> None:
+        progress = await self._rollout.progress()
+        for level, line in progress.messages:
+            log.log(level, "%s", line)
+        for delta in [*progress.deltas, *self._host.drain()]:
+            self._registry.add(delta)
+        self._totals.engines = progress.engine_busy_seconds
+        self._totals.tokens_generated = progress.tokens_generated
+        self._totals.books = progress.books
+
+    def published(self, version: int) -> None:
+        self._version = version
+        self._host.observe("on_weights_published", version=version)
+
+    async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
+        """Log one finished step."""
+        tokens, busy = self._totals.tokens_generated, self._totals.engines_while_training
+        await self.poll()
+        self._totals.add_step(times, report.busy_seconds)
+        seconds = max(times.total - times.evaluation, 1e-9)
+        run = self._run
+        run.step_seconds.set(seconds)
+        run.wait_seconds.set(times.wait)
+        run.train_seconds.set(report.busy_seconds)
+        run.publish_seconds.set(times.publish)
+        run.checkpoint_seconds.set(times.checkpoint)
+        run.trainer_tokens_per_second.set(report.num_tokens / max(report.busy_seconds, 1e-9))
+        run.engine_tokens_per_second.set((self._totals.tokens_generated - tokens) / max(times.total, 1e-9))
+        run.engine_occupancy.set(min(1.0, (self._totals.engines_while_training - busy) / seconds))
+        run.weight_version.set(self._version)
+        run.loop_seconds.set(time.monotonic() - self._started)
+        self._registry.add(run.drain())
+        self._registry.add(self._trainer_delta(report))
+        self._host.observe("on_step", step=step, report=report)
+        self._log(Axis.TRAIN_STEP, step)
+        self._log(Axis.WEIGHT_VERSION, self._version)
+        self._log(Axis.WALL_SECONDS, round(time.monotonic() - self._started, 3))
+
+    def evaluated(self, record: EvalRecord) -> None:
+        """Log one settled eval point."""
+        for name, one in record.sets.items():
+            self._eval.reward.set(one.mean_reward, name)
+            self._eval.failed.set(one.failed, name)
+            self._eval.truncated.set(one.truncated, name)
+            self._eval.length.set(one.mean_length, name)
+            self._eval.version.set(one.version_mean, name)
+            self._eval.mixed_version.set(one.mixed_version, name)
+            self._totals.add_eval(name, one.mean_reward)
+        if record.skipped:
+            self._eval.skipped.set(1, record.skipped)
+        self._eval.lag_steps.set(record.lag_steps)
+        self._eval.duration_seconds.set(record.duration_seconds)
+        self._eval.export_seconds.set(record.export_seconds)
+        self._registry.add(self._eval.drain())
+        with contextlib.suppress(OSError):  # a full disk costs the file, never the run
+            self._directory.add_eval(record)
+        self._host.observe("log_eval", record=record)
+        self._host.observe("on_eval", record=record)
+        self._log(Axis.EVAL_STEP, record.step)
+
+    def _trainer_delta(self, report: StepReport) -> Delta:
+        delta: Delta = {f"{self._trainer}/{name}": {"": value} for name, value in report.metrics.items()}
+        for name, ages in report.by_age.items():
+            delta[f"{self._trainer}/{name}"] = {str(age): value for age, value in ages.items()}
+        return delta
+
+    def _log(self, axis: Axis, step: float) -> None:
+        values = self._registry.take(axis)
+        if values:
+            record = MetricRecord(axis=axis, step=step, time=time.time(), values=values)
+            self._host.observe("log_metrics", record=record)
+            self._host.observe("on_metrics", record=record)
+
+
+class LoggerBridge(logging.Handler):
+    """Hands the `asyncrl` logger's lines to the logger plugins."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(logging.INFO)
+        self._host = host
+        self._busy = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._busy:  # a failing logger warns through this very handler
+            return
+        self._busy = True
+        try:
+            self._host.observe("log_message", level=record.levelname.lower(), message=record.getMessage())
+        finally:
+            self._busy = False
+
+
+def describe(summary: dict[str, Any], place: str) -> str:
+    """Return the table that ends a run."""
+    books, tokens, busy = summary["books"], summary["tokens"], summary["busy_seconds"]
+    rows = [("outcome", summary["outcome"]), ("steps", str(summary["steps"])), ("wall time", f"{summary['wall_seconds']:.1f} s")]
+    rows += [(f"eval {name}", f"{points['first']:.1%} -> {points['last']:.1%}") for name, points in summary["eval"].items()]
+    dropped = ", ".join(f"{reason} {count}" for reason, count in books["dropped"].items()) or "none"
+    rows += [
+        ("groups", f"issued {books['issued']}, trained {books['trained']}, unfinished {books['unfinished']}; dropped: {dropped}"),
+        ("tokens", f"trained {tokens['trained']:,}, dropped {tokens['dropped']:,}, unfinished {tokens['unfinished']:,}"),
+        ("staleness", f"mean {summary['staleness']['mean']:.2f}, max {summary['staleness']['max']}"),
+        ("busy", f"trainer {busy['trainer']:.1f} s, engines {busy['engines']:.1f} s"),
+        ("step / limit", f"{summary['step_over_limit']:.2f}"),
+        ("run directory", place),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)

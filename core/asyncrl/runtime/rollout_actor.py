@@ -1,0 +1,169 @@
+"""The rollout side in one Ray actor: task, producer, scheduler, gate, buffer, ledger, engine pool, and the eval backend beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from asyncrl.authoring import RunFacts
+from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
+from asyncrl.evaluation.sets import RunEvalSets
+from asyncrl.metrics import Delta
+from asyncrl.plugins import PluginSpec, build_host
+from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.engine import Generates, PauseMode
+from asyncrl.rollout.group_sampler import GroupSampler
+from asyncrl.rollout.pool import EnginePool
+from asyncrl.rollout.service import RolloutService
+from asyncrl.rollout.weights import EngineWeights
+from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.training.interfaces import WeightGroup, WeightManifest
+
+SLOTS = {"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}
+
+
+@dataclass(frozen=True)
+class RolloutSetup:
+    """Everything the actor needs to open."""
+
+    model: Path
+    vocab_size: int
+    on_unused: str
+    request_timeout: float
+    wait_warning: float
+    publish_timeout: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the controller polls: metric deltas, log lines, and running totals."""
+
+    deltas: list[Delta]
+    messages: list[tuple[int, str]]
+    engine_busy_seconds: float
+    tokens_generated: int
+    books: dict[str, Any]
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[tuple[int, str]] = deque(maxlen=1000)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((record.levelno, record.getMessage()))
+
+
+class RolloutActor:
+    """An asyncio Ray actor around `RolloutService`."""
+
+    def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
+        self._facts = facts
+        self._messages = _Collector()
+        logger = logging.getLogger("asyncrl")
+        logger.addHandler(self._messages)
+        logger.setLevel(logging.INFO)
+        self._host = build_host(specs, facts, slots=SLOTS)
+
+    async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
+        """Connect to the engines and open the task; return each engine's weight digest."""
+        self._session = make_session()
+        self._engines = [
+            EngineClient(
+                address.name,
+                address.url,
+                self._session,
+                request_timeout=setup.request_timeout,
+                vocab_size=setup.vocab_size,
+                comparable_digest=address.comparable_digest,
+                needs_begin_end=address.needs_begin_end,
+            )
+            for address in addresses
+        ]
+        self._pool = EnginePool(self._engines)
+        self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
+        self._host.one("task_open")(model=setup.model)
+        self._service = RolloutService(
+            self._host, self._pool, self._facts, on_unused=setup.on_unused, wait_warning=setup.wait_warning
+        )
+        return [await engine.digest() for engine in self._engines]
+
+    async def start(self) -> None:
+        """Begin to generate."""
+        self._host.observe("on_run_start", run=self._facts)
+        await self._service.start()
+
+    async def take_batch(self, version: int, step: int) -> tuple[Any]:
+        """Return a reference to the next batch, in a tuple so that Ray does not resolve it on the way."""
+        batch, _ = await self._service.take_batch(version, step)
+        return (ray.put(batch),)
+
+    async def trained(self, step: int) -> None:
+        self._service.trained(step)
+
+    async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
+        """Run the eval backend on one checkpoint, submission paused if it uses the rollout engines."""
+        sets = RunEvalSets(
+            self._host.one("eval_sets")(),
+            self._pool,
+            produce=self._host.one("produce"),
+            make_sampler=self._eval_sampler,
+            max_concurrent_samples=self._facts.max_concurrent_samples,
+        )
+        shares_engines = self._host.plugin("eval").uses_rollout_engines
+        if shares_engines:
+            await self._service.pause_submission()
+        try:
+            result: EvalResult = await self._host.one("evaluate_checkpoint")(checkpoint=checkpoint, sets=sets)
+            return result
+        finally:
+            if shares_engines:
+                self._service.resume_submission()
+
+    async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
+        await self._weights.load_from_disk(version, path, digest, mode)
+        self._published(version)
+
+    async def join_weight_group(self, group: WeightGroup) -> None:
+        await self._weights.join(group)
+
+    async def receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
+        await self._weights.receive(version, manifest, mode)
+        self._published(version)
+
+    async def progress(self) -> Progress:
+        """Take what happened since the last call. Cheap."""
+        messages = [self._messages.lines.popleft() for _ in range(len(self._messages.lines))]
+        return Progress(
+            deltas=self._service.drain_metrics(),
+            messages=messages,
+            engine_busy_seconds=sum(engine.busy_seconds for engine in self._engines) / len(self._engines),
+            tokens_generated=self._service.tokens_generated,
+            books=self._service.books(),
+        )
+
+    async def ledger_state(self) -> Any:
+        return self._service.state()["ledger"]
+
+    async def close(self, outcome: str) -> dict[str, Any]:
+        """Stop the producer, close task and connections; return the final books."""
+        await self._service.stop()
+        books: dict[str, Any] = self._service.books()
+        self._host.observe("on_run_end", outcome=outcome)
+        await self._host.one("task_close")() if self._host.has("task_close") else None
+        await self._pool.close()
+        await self._session.close()
+        return books
+
+    def _published(self, version: int) -> None:
+        self._service.on_published(version)
+        self._host.observe("on_weights_published", version=version)
+
+    def _eval_sampler(self, engines: Generates, one: EvalSet) -> GroupSampler:
+        raise RuntimeError

@@ -1,0 +1,68 @@
+"""The rollout actor as the controller's parts see it: the training loop's `Rollout` and the publisher's engine side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from asyncrl.authoring import RunFacts
+from asyncrl.evaluation.records import Checkpoint, EvalResult
+from asyncrl.plugins import PluginSpec
+from asyncrl.rollout.engine import PauseMode
+from asyncrl.runtime.cluster import ask
+from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.runtime.rollout_actor import Progress, RolloutActor, RolloutSetup
+from asyncrl.training.interfaces import WeightGroup, WeightManifest
+
+WHO = "the rollout actor"
+CLOSE_SECONDS = 20.0
+
+
+class RolloutHandle:
+    """Calls the actor; its exceptions arrive as themselves."""
+
+    def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
+        remote = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1000)
+        self._actor = remote.remote(list(specs), facts)
+
+    async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress], timeout: float) -> list[str]:
+        return await ask(self._actor.open.remote(setup, list(addresses)), WHO, timeout)
+
+    async def start(self) -> None:
+        await ask(self._actor.start.remote(), WHO)
+
+    async def take_batch(self, version: int, step: int) -> Any:
+        (batch,) = await ask(self._actor.take_batch.remote(version, step), WHO)
+        return batch
+
+    async def trained(self, step: int) -> None:
+        await ask(self._actor.trained.remote(step), WHO)
+
+    async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
+        return await ask(self._actor.evaluate.remote(checkpoint), WHO)
+
+    async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
+        await ask(self._actor.load_from_disk.remote(version, path, digest, mode), WHO)
+
+    async def join_weight_group(self, group: WeightGroup) -> None:
+        await ask(self._actor.join_weight_group.remote(group), WHO)
+
+    async def receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
+        await ask(self._actor.receive.remote(version, manifest, mode), WHO)
+
+    async def progress(self) -> Progress:
+        return await ask(self._actor.progress.remote(), WHO)
+
+    async def ledger_state(self) -> Any:
+        return await ask(self._actor.ledger_state.remote(), WHO)
+
+    async def close(self, outcome: str) -> dict[str, Any]:
+        """Stop generating and return the final books; the actor is ended in any case."""
+        try:
+            return await ask(self._actor.close.remote(outcome), WHO, CLOSE_SECONDS)
+        finally:
+            await asyncio.to_thread(ray.kill, self._actor)

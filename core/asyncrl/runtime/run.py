@@ -1,0 +1,325 @@
+"""One run from configuration to exit code: check everything, start everything, train, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asyncrl.authoring import RunFacts
+from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, ResourceError
+from asyncrl.evaluation.dispatcher import BlockingEvals
+from asyncrl.evaluation.records import Checkpoint, EvalResult
+from asyncrl.host import Host
+from asyncrl.loggers import RunHeader
+from asyncrl.metrics import Registry
+from asyncrl.options import RunConfig
+from asyncrl.plugins import build_host
+from asyncrl.rollout.engine import EngineNeeds
+from asyncrl.runtime.cluster import Cluster
+from asyncrl.runtime.directory import RunDirectory, require_space, run_name
+from asyncrl.runtime.engine_group import EngineGroup
+from asyncrl.runtime.interrupt import Interrupts
+from asyncrl.runtime.janitor import Janitor
+from asyncrl.runtime.reporter import LoggerBridge, Reporter, declared_metrics, describe
+from asyncrl.runtime.rollout_actor import RolloutSetup
+from asyncrl.runtime.rollout_handle import RolloutHandle
+from asyncrl.runtime.summary import Totals
+from asyncrl.runtime.trainer_group import TrainerGroup
+from asyncrl.training.checkpoints import RunCheckpoints
+from asyncrl.training.loop import Stop, TrainingLoop
+from asyncrl.training.publication import Publisher
+
+log = logging.getLogger("asyncrl")
+INTERRUPTED = 130
+EVAL_TIMEOUT = 1800.0
+STATE_FACTOR = 4
+"""Bytes of a checkpoint over bytes of the model: weights and two moments in float32, and the exported model."""
+
+
+def run_training(config: RunConfig) -> int:
+    """Run `config` to its end and return the exit code: 0 completed, 130 interrupted.
+
+    Raises:
+        UserError: something does not fit; nothing was started.
+        AsyncrlError: the run failed; everything was shut down.
+    """
+    run = _Run(config)
+    run.check()
+    return run.execute()
+
+
+def resolve_device(wanted: str) -> str:
+    """Return ``cuda`` where there is a GPU and ``cpu`` where not, for ``auto``."""
+    if wanted != "auto":
+        return wanted
+    return "cuda" if Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" else "cpu"
+
+
+class _Run:
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._core = config.core
+        self._facts: RunFacts = replace(config.facts(), device=resolve_device(config.core.device))
+        self._directory = RunDirectory(Path(self._core.runs_dir), run_name(self._core.name, config.file))
+        self._facts = replace(self._facts, run_dir=str(self._directory.path))
+        self._host: Host = build_host(config.specs, self._facts)
+        self._model = Path()
+        self._vocab_size = 0
+        self._publish_dir = Path(self._core.publish_dir) / f"asyncrl-{secrets.token_hex(6)}"
+        self._totals = Totals()
+        self._stop = Stop()
+        self._engines: EngineGroup | None = None
+        self._interrupts: Interrupts | None = None
+
+    # Before anything starts ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse what cannot work, make the task's model if need be, make the run directory."""
+        self._host.each("check_run", run=self._facts)
+        for index in range(self._core.num_engines if self._core.base_port else 0):
+            _require_port(self._core.host, self._core.base_port + index)
+        self._bridge = LoggerBridge(self._host)
+        logging.getLogger("asyncrl").addHandler(self._bridge)
+        logging.getLogger("asyncrl").setLevel(logging.INFO)
+        if self._facts.model:
+            self._model = Path(self._facts.model)
+        else:
+            self._model = self._host.one("task_model")(cache_dir=self._facts.cache_path)
+        self._vocab_size = _read_vocab_size(self._model)
+        self._facts = replace(self._facts, model=str(self._model))
+        size = sum(path.stat().st_size for path in self._model.glob("*.safetensors"))
+        if self._core.publish_method == "disk":
+            require_space(Path(self._core.publish_dir), size, what="publishing the weights", origin="publish_dir")
+        kept = max(1, self._core.keep_checkpoints) + 1 if self._core.save_interval else 1
+        require_space(Path(self._core.runs_dir), size * STATE_FACTOR * kept, what=f"{kept} checkpoint(s)", origin="runs_dir")
+        self._directory.create(self._config.to_toml())
+
+    # The run --------------------------------------------------------------------------------------------------------------
+
+    def execute(self) -> int:
+        log_file = self._directory.open_log()
+        started = time.monotonic()
+        outcome, problem = "failed", ""
+        try:
+            outcome = asyncio.run(self._main())
+        except AsyncrlError as error:
+            problem = str(error)
+            raise
+        except BaseException as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            summary = self._totals.summary(outcome, time.monotonic() - started, problem)
+            with contextlib.suppress(OSError):
+                self._directory.write_summary(summary)
+            if problem:
+                self._host.observe("on_error", error=problem)
+            self._host.observe("on_run_end", outcome=outcome)
+            self._host.observe("log_end", summary=summary)
+            logging.getLogger("asyncrl").removeHandler(self._bridge)
+            logging.getLogger("asyncrl").removeHandler(log_file)
+            log_file.close()
+        print(describe(summary, str(self._directory.path)), flush=True)
+        return 0 if outcome == "completed" else INTERRUPTED
+
+    async def _main(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        with Interrupts(task, self._stop) as self._interrupts:
+            try:
+                await self._train()
+            except asyncio.CancelledError:
+                if not self._interrupts.received:
+                    raise
+                task.uncancel()
+                return "interrupted"
+        return "interrupted" if self._stop.requested and self._totals.steps < self._core.steps else "completed"
+
+    async def _train(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await self._train_inside(stack)
+            except EngineError as error:
+                tails = await self._engines.log_tails() if self._engines else ""
+                raise (type(error)(f"{error.message}\n{tails}") if tails else error) from error
+
+    async def _train_inside(self, stack: contextlib.AsyncExitStack) -> None:
+        core, facts = self._core, self._facts
+        header = RunHeader(
+            name=self._directory.name,
+            directory=self._directory.path,
+            steps=core.steps,
+            options=self._config.to_dict(),
+            metrics=tuple(declared_metrics(self._config.classes)),
+        )
+        self._host.observe("log_start", header=header)
+        for note in self._config.notes:
+            log.info("%s", note)
+        log.info("run directory %s; device %s; starting %d engine(s)", self._directory.path, facts.device, core.num_engines)
+
+        engine_needs: EngineNeeds = self._host.one("engine_needs")()
+        rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
+        cluster = Cluster(core.ray_address, [engine_needs] * core.num_engines + [rank_needs] * core.trainer_ranks)
+        janitor = Janitor([cluster.temp_dir, self._publish_dir])
+        stack.callback(janitor.close)
+        stack.callback(cluster.stop)
+        await asyncio.to_thread(cluster.start)
+        await cluster.reserve(core.start_timeout)
+
+        specs = self._config.specs
+        self._engines = engines = EngineGroup(cluster, 0, specs, facts)
+        stack.push_async_callback(engines.stop)
+        trainer = TrainerGroup(cluster, core.num_engines, specs, facts)
+        stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
+        rollout = RolloutHandle(specs, facts)
+        addresses, trainer_facts = await asyncio.gather(
+            engines.start(
+                self._model,
+                host=core.host,
+                base_port=core.base_port,
+                log_dir=self._directory.path / "logs",
+                timeout=core.start_timeout,
+            ),
+            trainer.open(self._model, facts, timeout=core.start_timeout),
+        )
+        stack.push_async_exit(self._close_rollout(rollout))
+        setup = RolloutSetup(
+            model=self._model,
+            vocab_size=self._vocab_size,
+            on_unused=core.on_unused,
+            request_timeout=core.request_timeout,
+            wait_warning=core.wait_warning,
+            publish_timeout=core.publish_timeout,
+        )
+        await rollout.open(setup, addresses, core.start_timeout)
+
+        registry = Registry(declared_metrics(self._config.classes))
+        trainer_plugin = self._host.plugin("trainer")
+        reporter = Reporter(
+            self._host, registry, self._directory, rollout, self._totals, f"{trainer_plugin.slot}/{trainer_plugin.name}"
+        )
+        publisher = Publisher(
+            trainer,
+            rollout,
+            method=core.publish_method,
+            mode=core.publish_mode,
+            directory=self._publish_dir,
+            timeout=core.publish_timeout,
+            num_engines=core.num_engines,
+            digest=trainer_facts.digest,
+            on_published=reporter.published,
+        )
+        stack.push_async_callback(publisher.close)
+        log.info("model %s: %s parameters", self._model.name, f"{trainer_facts.num_parameters:,}")
+
+        loop = TrainingLoop(
+            steps=core.steps,
+            publish_interval=core.publish_interval,
+            rollout=rollout,
+            trainer=trainer,
+            publisher=publisher,
+            evals=BlockingEvals(
+                interval=core.eval_interval,
+                before=core.eval_before_training,
+                evaluate=self._evaluation(rollout, reporter),
+                record=reporter.evaluated,
+                timeout=EVAL_TIMEOUT,
+            ),
+            checkpoints=RunCheckpoints(
+                self._directory.checkpoints,
+                interval=core.save_interval,
+                keep=core.keep_checkpoints,
+                trainer=trainer,
+                run_state=self._run_state(rollout, publisher),
+                on_saved=lambda step, path: self._host.observe("on_checkpoint", step=step, directory=path),
+            ),
+            on_step=reporter.step,
+            stop=self._stop,
+        )
+        self._host.observe("on_run_start", run=facts)
+        await rollout.start()
+        poll = asyncio.ensure_future(reporter.poll_forever())
+        stack.callback(poll.cancel)
+        assert self._interrupts is not None
+        self._interrupts.loop_running = True
+        await loop.run()
+        await reporter.poll()
+
+    def _evaluation(self, rollout: RolloutHandle, reporter: Reporter) -> Callable[[Checkpoint], Awaitable[EvalResult]]:
+        async def evaluate(checkpoint: Checkpoint) -> EvalResult:
+            await reporter.poll()
+            before = self._totals.engines
+            try:
+                return await rollout.evaluate(checkpoint)
+            finally:
+                await reporter.poll()
+                self._totals.engines_in_eval += self._totals.engines - before
+
+        return evaluate
+
+    def _run_state(self, rollout: RolloutHandle, publisher: Publisher) -> Callable[[], Awaitable[dict[str, Any]]]:
+        async def state() -> dict[str, Any]:
+            return {"version": publisher.version, "ledger": await rollout.ledger_state()}
+
+        return state
+
+    def _close_rollout(self, rollout: RolloutHandle) -> Callable[..., Awaitable[None]]:
+        async def close(kind: Any, error: BaseException | None, trace: Any) -> None:
+            outcome = "completed" if error is None else "failed"
+            try:
+                self._totals.books = await rollout.close(outcome)
+            except AsyncrlError as problem:
+                if error is None:
+                    raise
+                log.warning("closing the rollout actor: %s", problem)
+            if error is None and (left := _imbalance(self._totals.books)):
+                raise BooksError(f"the books do not balance: {left} of {self._totals.books['issued']} groups are unaccounted for")
+
+        return close
+
+
+def _imbalance(books: dict[str, Any]) -> int:
+    return int(books["issued"] - books["trained"] - books["unfinished"] - sum(books["dropped"].values()))
+
+
+def _quietly(close: Callable[[], Awaitable[None]], what: str) -> Callable[[], Awaitable[None]]:
+    async def attempt() -> None:
+        try:
+            await close()
+        except AsyncrlError as error:
+            log.warning("%s: %s", what, error)
+
+    return attempt
+
+
+def _require_port(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as cause:
+            raise ResourceError(
+                f"port {port} on {host} can't be used: {cause.strerror}", origin="base_port", remedy="choose another, or 0 for free ones"
+            ) from cause
+
+
+def _read_vocab_size(model: Path) -> int:
+    try:
+        config = json.loads((model / "config.json").read_text())
+        return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
+    except FileNotFoundError:
+        raise OptionError(
+            f"{model} is no model: it has no config.json", origin="model", remedy="name a Hugging Face model directory"
+        ) from None
+    except (ValueError, KeyError) as cause:
+        raise OptionError(f"{model / 'config.json'} can't be read: {cause!r}", origin="model") from cause

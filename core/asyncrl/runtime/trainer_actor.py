@@ -1,0 +1,71 @@
+"""One trainer rank in a Ray actor: a thin shell around the trainer plugin's hooks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+
+from asyncrl.authoring import RunFacts
+from asyncrl.plugins import PluginSpec, build_host
+from asyncrl.runtime.engine_actor import free_port
+from asyncrl.training.interfaces import (
+    Exported,
+    StepReport,
+    TrainerFacts,
+    TrainerPlace,
+    TrainingBatch,
+    WeightGroup,
+    WeightManifest,
+)
+
+
+class TrainerActor:
+    """Collective calls run one after the other in one thread; `leave_weight_group` has a thread of its own."""
+
+    def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
+        self._host = build_host(specs, facts, slots={"trainer"})
+
+    def rendezvous(self) -> tuple[str, int]:
+        """Return this node's address and a free port on it, for rank 0."""
+        address = ray.util.get_node_ip_address()
+        return address, free_port(address)
+
+    def open(self, place: TrainerPlace) -> TrainerFacts:
+        local_rank = 0 if len(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) <= 1 else place.local_rank
+        facts: TrainerFacts = self._host.one("trainer_open")(place=replace(place, local_rank=local_rank))
+        return facts
+
+    def train(self, batch: TrainingBatch) -> StepReport:
+        report: StepReport = self._host.one("train_batch")(batch=batch)
+        return report
+
+    def export(self, directory: Path) -> Exported:
+        exported: Exported = self._host.one("export_model")(directory=directory)
+        return exported
+
+    def manifest(self) -> WeightManifest:
+        manifest: WeightManifest = self._host.one("weight_manifest")()
+        return manifest
+
+    def join(self, group: WeightGroup) -> None:
+        self._host.one("join_weight_group")(group=group)
+
+    def broadcast(self, index: int) -> int:
+        sent: int = self._host.one("broadcast_bucket")(index=index)
+        return sent
+
+    def leave(self) -> None:
+        self._host.one("leave_weight_group")()
+
+    def save(self, directory: Path) -> None:
+        self._host.one("save_trainer")(directory=directory)
+
+    def load(self, directory: Path) -> None:
+        self._host.one("load_trainer")(directory=directory)
+
+    def close(self) -> None:
+        self._host.one("trainer_close")()

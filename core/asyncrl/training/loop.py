@@ -1,0 +1,128 @@
+"""The training loop: take a batch, train, publish, run what is due. It knows no plugin, no device and no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from asyncrl.training.interfaces import StepReport
+
+
+class Rollout(Protocol):
+    """The rollout side as the loop sees it. `Batch` is opaque here: a handle that the trainer understands."""
+
+    async def take_batch(self, version: int, step: int) -> Any: ...
+
+    async def trained(self, step: int) -> None: ...
+
+
+class Trainer(Protocol):
+    async def train(self, batch: Any) -> StepReport: ...
+
+
+class Publisher(Protocol):
+    version: int
+
+    async def publish(self, update_norm: float) -> int: ...
+
+
+class Evals(Protocol):
+    async def before_training(self, version: int) -> None: ...
+
+    async def after_step(self, step: int, version: int, *, last: bool) -> None: ...
+
+
+class Checkpoints(Protocol):
+    async def after_step(self, step: int, *, last: bool) -> None: ...
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step by what they were spent on."""
+
+    wait: float
+    train: float
+    publish: float
+    checkpoint: float
+    evaluation: float
+    total: float
+
+
+@dataclass
+class Stop:
+    """Set from outside to end the loop after the current step."""
+
+    requested: bool = False
+
+
+class TrainingLoop:
+    """Train `steps` batches.
+
+    Args:
+        on_step: told of each finished step, after what was due has run.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int,
+        publish_interval: int,
+        rollout: Rollout,
+        trainer: Trainer,
+        publisher: Publisher,
+        evals: Evals,
+        checkpoints: Checkpoints,
+        on_step: Callable[[int, StepReport, StepTimes], Awaitable[None]],
+        stop: Stop,
+    ) -> None:
+        self._steps = steps
+        self._publish_interval = publish_interval
+        self._rollout = rollout
+        self._trainer = trainer
+        self._publisher = publisher
+        self._evals = evals
+        self._checkpoints = checkpoints
+        self._on_step = on_step
+        self._stop = stop
+
+    async def run(self) -> int:
+        """Return the number of steps trained: all of them, or fewer after a stop was asked for."""
+        await self._evals.before_training(self._publisher.version)
+        update_norm = 0.0
+        for step in range(1, self._steps + 1):
+            clock = _Stopwatch()
+            batch = await self._rollout.take_batch(self._publisher.version, step)
+            clock.lap("wait")
+            report = await self._trainer.train(batch)
+            await self._rollout.trained(step)
+            update_norm += report.update_norm
+            clock.lap("train")
+            if step % self._publish_interval == 0:
+                await self._publisher.publish(update_norm)
+                update_norm = 0.0
+            clock.lap("publish")
+            last = step == self._steps or self._stop.requested
+            await self._checkpoints.after_step(step, last=last)
+            clock.lap("checkpoint")
+            await self._evals.after_step(step, self._publisher.version, last=last)
+            clock.lap("evaluation")
+            await self._on_step(step, report, clock.times())
+            if last:
+                return step
+        return self._steps
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self._last = self._start = asyncio.get_running_loop().time()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._laps[name] = now - self._last
+        self._last = now
+
+    def times(self) -> StepTimes:
+        return StepTimes(total=self._last - self._start, **self._laps)
