@@ -1,0 +1,55 @@
+# One command for each habit. Needs only make and Python >= 3.11: every target sets up .venv first, and only when something changed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := $(shell grep '^torch==' requirements/constraints.txt)
+PLUGINS := $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/*/pyproject.toml)))
+DISTRIBUTIONS := core $(PLUGINS) .
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt
+
+# One thread a process: a second one beside a busy neighbour only spins.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench docs clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+setup: .venv/.installed  ## make .venv and install every distribution in it
+
+demo: setup  ## train the small embedded model: held-out accuracy rises to 95 % and more
+	$(BIN)/asyncrl train examples/demo.toml
+
+test: setup  ## run every test, those of the plugins too
+	$(BIN)/python -m pytest -q
+
+check: setup  ## format, lint, types, generated docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python docs/generate.py --check
+
+bench: setup  ## measure against the alternatives; writes benchmarks/results.json
+	$(BIN)/python benchmarks/run.py
+
+docs: setup  ## write the generated reference pages again
+	$(BIN)/python docs/generate.py
+
+clean:  ## remove .venv, caches and runs
+	rm -rf .venv runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+
+# torch is asked for by its exact version before anything that only names a range, so that the build pip was pointed at is kept.
+.venv/.tools: requirements/constraints.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("asyncrl needs Python 3.11 or newer; make PYTHON=/path/to/python3.11")'
+	@echo "setting up .venv (some minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) $(TORCH)
+	@$(PIP) 'setuptools>=77' wheel --requirement requirements/dev.txt
+	@touch $@
+
+.venv/.installed: .venv/.tools $(DISTRIBUTIONS:%=%/pyproject.toml)
+	@echo "installing $(words $(DISTRIBUTIONS)) distributions"
+	@$(PIP) --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
+	@touch $@
