@@ -74,7 +74,7 @@ _PUBLIC = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

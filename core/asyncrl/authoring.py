@@ -20,7 +20,9 @@ class PluginOptions(BaseModel):
 class BufferOptions(PluginOptions):
     """Base of a buffer's options."""
 
-    capacity_factor: float = Field(2.0, ge=1.0, description="Capacity in batches: how many finished groups may wait for the trainer.")
+    capacity_factor: float = Field(
+        2.0, ge=1.0, description="Capacity in batches: how many finished groups may wait for the trainer."
+    )
 
     def capacity(self, batch_size: int) -> int:
         """Groups the buffer may hold."""

@@ -15,6 +15,7 @@ AsyncrlError                    1  anything below; catch this to catch all
 ├── RunError                    1  the run could not go on
 │   ├── BooksError                 the ledger does not balance
 │   ├── EngineError                an engine answered with an error that retrying did not cure
+│   │   ├── EngineFault            one call to one engine failed in a way that another try may cure
 │   │   ├── RequestFailed          one request failed for good (its sample is marked failed)
 │   │   └── EnginesLost            no engine is left to send a request to
 │   ├── PublicationError           new weights did not reach an engine, or were not what was sent
@@ -118,6 +119,12 @@ class BooksError(RunError):
 
 class EngineError(RunError):
     pass
+
+
+class EngineFault(EngineError):
+    """One call to one engine failed in a way that another try may cure. `unreachable`: nothing answers at its address."""
+
+    unreachable: bool = False
 
 
 class RequestFailed(EngineError):

@@ -17,12 +17,12 @@ import pluggy
 
 if TYPE_CHECKING:
     from asyncrl.authoring import RunFacts
+    from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult, EvalSet, EvalSets
+    from asyncrl.loggers import MetricRecord, RunHeader
     from asyncrl.rollout.engine import EngineNeeds, EnginePlace, ServerSpec
+    from asyncrl.rollout.sampler import SampleDone, Sampler
     from asyncrl.rollout.schedule import LoadView
     from asyncrl.rollout.verdicts import BatchView, Mask, PutOutcome, Restored, State, Taken, Verdict
-    from asyncrl.rollout.sampler import SampleDone, Sampler
-    from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult, EvalSets, EvalSet
-    from asyncrl.loggers import MetricRecord, RunHeader
     from asyncrl.samples import Group, Prompt, Sample, Score
     from asyncrl.training.interfaces import (
         Exported,

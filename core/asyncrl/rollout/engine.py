@@ -57,6 +57,7 @@ class ServerSpec:
         start_timeout: seconds until it must be healthy.
         comparable_digest: whether its weight checksum equals the trainer's for equal weights (else only changes are checked).
         needs_begin_end: whether updates go between `/begin_weight_update` and `/end_weight_update`.
+        drops_stale_prefixes: whether an update `in_place` leaves no cached prefix of the old weights to later requests.
     """
 
     argv: tuple[str, ...]
@@ -65,6 +66,7 @@ class ServerSpec:
     start_timeout: float = 120.0
     comparable_digest: bool = True
     needs_begin_end: bool = True
+    drops_stale_prefixes: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,11 @@ class Engine(Protocol):
     version: int
     in_flight: int
     alive: bool
-    busy_seconds: float
-    """Seconds so far with at least one request in flight."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds so far with at least one request in flight."""
+        ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Generate once; transient failures are the pool's to retry. Raises `EngineError`."""

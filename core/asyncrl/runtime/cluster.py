@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Awaitable
@@ -43,6 +45,8 @@ class Cluster:
         if self._address:
             ray.init(address=self._address, log_to_driver=False)
             return
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         shared_memory = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else OBJECT_STORE_BYTES
         cpus = max(os.cpu_count() or 1, round(sum(need.cpus for need in self._bundles)) + 1)
         ray.init(
@@ -53,6 +57,7 @@ class Cluster:
             configure_logging=False,
             object_store_memory=int(min(OBJECT_STORE_BYTES, shared_memory * 0.3)),
             _temp_dir=str(self.temp_dir),
+            _node_ip_address="127.0.0.1",
         )
 
     async def reserve(self, timeout: float) -> None:
@@ -72,7 +77,9 @@ class Cluster:
             await asyncio.wait_for(self._group.ready(), timeout)
         except TimeoutError:
             raise ResourceError(
-                f"the cluster did not give {wanted} within {timeout:g} s", origin="ray_address", remedy="wait for others to finish"
+                f"the cluster did not give {wanted} within {timeout:g} s",
+                origin="ray_address",
+                remedy="wait for others to finish",
             ) from None
 
     def place(self, bundle: int) -> dict[str, Any]:

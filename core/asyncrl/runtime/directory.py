@@ -29,7 +29,7 @@ class RunDirectory:
     def __init__(self, runs_dir: Path, name: str) -> None:
         self.name = name
         self.path = (runs_dir / name).absolute()
-        if self.path.parent != runs_dir.absolute():
+        if name in ("", ".", "..") or Path(name).name != name:
             raise RunDirectoryError(f"{name!r} is no name for a run", origin="--name", remedy="use a plain folder name")
         if self.path.exists():
             raise RunDirectoryError(

@@ -65,7 +65,9 @@ class EngineActor:
                 self._end()
                 port_taken = self._port_was_taken()
                 if place.port and port_taken:
-                    raise ResourceError(f"port {port} is in use", origin="base_port", remedy="choose another, or 0 for free ones") from None
+                    raise ResourceError(
+                        f"port {port} is in use", origin="base_port", remedy="choose another, or 0 for free ones"
+                    ) from None
                 if not port_taken or attempt == PORT_TRIES:
                     raise
         return EngineAddress(f"engine-{place.index}", spec.url, spec.comparable_digest, spec.needs_begin_end)

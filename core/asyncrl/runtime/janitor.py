@@ -1,53 +1,84 @@
-"""Removes a run's temporary directories after the run, also when it was killed: `python -m asyncrl.runtime.janitor DIR …`.
+"""Ends what a run left behind, also when it was killed: `python -m asyncrl.runtime.janitor MARKER DIR …`.
 
-It waits for its stdin to close, which the kernel does when the controller ends in any way. What was not removed by then is removed here.
+It waits for its stdin to close, which the kernel does when the controller ends in any way. Then it ends every process of the run that is
+still there, and removes the run's temporary directories. A process belongs to the run if it inherited the run's marker in its environment
+or has a file open in one of the directories.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-SETTLE_SECONDS = 5.0
-"""How long processes of a killed run may take to notice, and go on writing."""
+VARIABLE = "ASYNCRL_RUN"
+PATIENCE_SECONDS = 3.0
+"""How long processes of a dead run may take to end by themselves."""
 
 
 class Janitor:
-    """Holds the pipe. `close()` when the directories were removed in the orderly way."""
+    """Marks this process's future children and holds the pipe; `close()` returns when nothing is left."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
+        marker = secrets.token_hex(8)
+        environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "asyncrl.runtime.janitor", *map(str, directories)],
+            [sys.executable, "-m", "asyncrl.runtime.janitor", marker, *map(str, directories)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=environment,
         )
+        os.environ[VARIABLE] = marker
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        os.environ.pop(VARIABLE, None)
         self._process.stdin.close()
-        self._process.wait(SETTLE_SECONDS + 10)
+        self._process.wait(PATIENCE_SECONDS + 30)
+
+
+def processes_of(marker: str, directories: Sequence[str], spared: frozenset[int]) -> Iterator[int]:
+    """Yield the ids of the run's processes."""
+    needle = f"{VARIABLE}={marker}".encode()
+    prefixes = tuple(f"{name.rstrip('/')}/" for name in directories)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in spared:
+            continue
+        try:
+            if needle in (entry / "environ").read_bytes().split(b"\0") or any(
+                os.readlink(link).startswith(prefixes) for link in (entry / "fd").iterdir()
+            ):
+                yield int(entry.name)
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
 
 
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    marker, directories = sys.argv[1], sys.argv[2:]
+    spared = frozenset({os.getpid(), os.getppid()})
     while os.read(0, 64):
         pass
-    paths = [Path(name) for name in sys.argv[1:]]
-    deadline = time.monotonic() + SETTLE_SECONDS
-    orderly = not any(path.exists() for path in paths)
-    while not orderly and time.monotonic() < deadline:
-        for path in paths:
-            shutil.rmtree(path, ignore_errors=True)
-        time.sleep(0.2)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while left := list(processes_of(marker, directories, spared)):
+        if time.monotonic() > deadline:
+            for process in left:
+                try:
+                    os.kill(process, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        time.sleep(0.1)
+    for name in directories:
+        shutil.rmtree(name, ignore_errors=True)
     return 0
 
 

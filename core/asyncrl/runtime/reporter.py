@@ -28,7 +28,12 @@ POLL_SECONDS = 1.0
 
 def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
     """Every metric that a run with these plugin classes can emit."""
-    core = [RunMetrics.declared("run"), EvalMetrics.declared("eval"), RolloutMetrics.declared("rollout"), HostMetrics.declared("plugins")]
+    core = [
+        RunMetrics.declared("run"),
+        EvalMetrics.declared("eval"),
+        RolloutMetrics.declared("rollout"),
+        HostMetrics.declared("plugins"),
+    ]
     return [metric for group in core for metric in group] + [
         metric for plugin in plugins for metric in plugin.Metrics.declared(f"{plugin.slot}/{plugin.name}")
     ]

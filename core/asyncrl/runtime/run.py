@@ -309,7 +309,9 @@ def _require_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as cause:
             raise ResourceError(
-                f"port {port} on {host} can't be used: {cause.strerror}", origin="base_port", remedy="choose another, or 0 for free ones"
+                f"port {port} on {host} can't be used: {cause.strerror}",
+                origin="base_port",
+                remedy="choose another, or 0 for free ones",
             ) from cause
 
 

@@ -1,0 +1,85 @@
+"""A supervised command never outlives its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from asyncrl.runtime import child
+
+FAMILY = """
+import subprocess, sys, time
+inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(inner.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"waited 30 s for {what}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def grandchild(log: Path) -> int:
+    wait_for(lambda: log.exists() and log.read_text().strip(), "the grandchild's pid")
+    return int(log.read_text().split()[0])
+
+
+def test_ending_it_ends_the_whole_tree(tmp_path: Path) -> None:
+    process = child.spawn([sys.executable, "-c", FAMILY], env={}, log_file=tmp_path / "log")
+    pid = grandchild(tmp_path / "log")
+    child.end(process)
+    wait_for(lambda: not alive(pid), "the grandchild to end")
+    assert process.returncode == 0
+
+
+def test_a_killed_owner_takes_the_whole_tree_with_it(tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+from asyncrl.runtime import child
+keep = child.spawn([{sys.executable!r}, "-c", {FAMILY!r}], env={{}}, log_file=Path({str(tmp_path / "log")!r}))
+time.sleep(600)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code])
+    pid = grandchild(tmp_path / "log")
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    wait_for(lambda: not alive(pid), "the grandchild to end")
+
+
+def test_a_command_that_ignores_the_polite_signal_is_killed(tmp_path: Path, monkeypatch) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    process = child.spawn([sys.executable, "-c", code], env={}, log_file=tmp_path / "log")
+    wait_for(lambda: (tmp_path / "log").read_text().strip(), "the command")
+    child.end(process)
+    assert process.returncode is not None
+
+
+def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
+    process = child.spawn([sys.executable, "-c", "raise SystemExit(7)"], env={}, log_file=tmp_path / "log")
+    assert process.wait(30) == 7
+    process.stdin.close()
+
+
+def test_environment_and_output_reach_their_places(tmp_path: Path) -> None:
+    process = child.spawn(
+        [sys.executable, "-c", "import os; print(os.environ['MARK'])"], env={"MARK": "m1"}, log_file=tmp_path / "a" / "log"
+    )
+    assert process.wait(30) == 0
+    process.stdin.close()
+    assert (tmp_path / "a" / "log").read_text() == "m1\n"
+    assert "MARK" not in os.environ

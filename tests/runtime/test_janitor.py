@@ -1,0 +1,64 @@
+"""After the controller is gone, so are its processes and its temporary directories."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CONTROLLER = """
+import subprocess, sys, time
+from pathlib import Path
+from asyncrl.runtime.janitor import Janitor
+directory = Path(sys.argv[1])
+directory.mkdir()
+janitor = Janitor([directory])
+marked = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+opener = subprocess.Popen([sys.executable, "-c", "import sys, time; f = open(sys.argv[1] + '/f', 'w'); time.sleep(600)", sys.argv[1]],
+                          start_new_session=True, env={})
+while not (directory / "f").exists():
+    time.sleep(0.02)
+print(marked.pid, opener.pid, janitor._process.pid, flush=True)
+if sys.argv[2] == "orderly":
+    janitor.close()
+else:
+    time.sleep(600)
+"""
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def start(directory: Path, how: str) -> tuple[subprocess.Popen[str], list[int]]:
+    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(directory), how], stdout=subprocess.PIPE, text=True)
+    return controller, [int(pid) for pid in controller.stdout.readline().split()]
+
+
+def wait_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while not all(gone(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a process of the run is left"
+        time.sleep(0.05)
+
+
+def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
+    controller, pids = start(tmp_path / "run", "killed")
+    with controller:
+        os.kill(controller.pid, signal.SIGKILL)
+        wait_gone(pids)
+    assert not (tmp_path / "run").exists()
+
+
+def test_close_returns_when_nothing_is_left(tmp_path: Path) -> None:
+    controller, pids = start(tmp_path / "run", "orderly")
+    with controller:
+        assert controller.wait(60) == 0
+        assert all(gone(pid) for pid in pids)
+    assert not (tmp_path / "run").exists()
