@@ -1,0 +1,364 @@
+"""One engine over HTTP: generation, and the control calls of a publication, each with a deadline and a typed error.
+
+What is retried and where a request goes is the pool's business; this file only says what one call did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from asyncrl.errors import EngineError, EngineFault, RequestFailed
+from asyncrl.rollout.engine import GenerateRequest, PauseMode, ServerSpec, WeightBucket
+from asyncrl.rollout.reply import read_completion
+from asyncrl.samples import Completion
+
+JSON = {"Content-Type": "application/json"}
+ABORT_TIMEOUT = 5.0
+HEALTH_TIMEOUT = 10.0
+
+
+def make_session() -> aiohttp.ClientSession:
+    """Return the one HTTP session that all clients of a process share. Close it after them.
+
+    No limit on connections: the scheduler bounds the requests in flight. Idle connections are given up before a server
+    (5 s for SGLang's) does so, else a request could be sent into a connection that is just being closed.
+    """
+    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=4.0, ttl_dns_cache=300)
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        read_bufsize=2**18,
+    )
+
+
+class EngineClient:
+    """One engine's server; satisfies `asyncrl.rollout.engine.Engine`.
+
+    Args:
+        name: for messages and metrics.
+        url: base address, such as ``http://127.0.0.1:30000``.
+        session: from `make_session`, shared by all clients.
+        vocab_size: ids outside [0, vocab_size) are refused before they are sent; one would kill a real server.
+        request_timeout: seconds a request may take in all.
+        control_timeout: seconds for pause, resume and other short control calls.
+        update_timeout: seconds for calls that move weights or join a group.
+        comparable_digest, needs_begin_end, drops_stale_prefixes: see `ServerSpec`.
+        version: weight version of the weights the server starts with.
+
+    Every call raises `EngineFault` for what another try may cure and another `EngineError` for what it will not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        session: aiohttp.ClientSession,
+        *,
+        vocab_size: int,
+        request_timeout: float,
+        control_timeout: float = 60.0,
+        update_timeout: float = 1800.0,
+        comparable_digest: bool = True,
+        needs_begin_end: bool = True,
+        drops_stale_prefixes: bool = True,
+        version: int = 0,
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.comparable_digest = comparable_digest
+        self.needs_begin_end = needs_begin_end
+        self.drops_stale_prefixes = drops_stale_prefixes
+        self.version = version
+        self.initial_version = version
+        self.in_flight = 0
+        self.alive = True
+        self.paused = False
+        self.unfit = False  # its weights are old or half updated: no requests until an update succeeds
+        self.request_timeout = request_timeout
+        self.control_timeout = control_timeout
+        self.update_timeout = update_timeout
+        self._vocab_size = vocab_size
+        self._session = session
+        self._base = URL(url)
+        self._generate_url = self._base / "generate"
+        self._generate_limit = aiohttp.ClientTimeout(total=request_timeout)
+        self._busy = 0.0
+        self._busy_since = 0.0
+        self._serial = itertools.count()
+        self._rid_prefix = f"{os.urandom(6).hex()}-"
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of_spec(
+        cls, name: str, spec: ServerSpec, session: aiohttp.ClientSession, *, vocab_size: int, request_timeout: float, **more: Any
+    ) -> EngineClient:
+        """Return the client of a server described by its plugin."""
+        return cls(
+            name,
+            spec.url,
+            session,
+            vocab_size=vocab_size,
+            request_timeout=request_timeout,
+            comparable_digest=spec.comparable_digest,
+            needs_begin_end=spec.needs_begin_end,
+            drops_stale_prefixes=spec.drops_stale_prefixes,
+            **more,
+        )
+
+    def __repr__(self) -> str:
+        return f"<engine {self.name} at {self.url}>"
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds so far with at least one request in flight."""
+        return self._busy + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
+
+    # Generation -----------------------------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Generate once. A request given up, by its deadline or by cancelling this call, is aborted at the server too.
+
+        Raises:
+            RequestFailed: the request itself is wrong; no engine would take it.
+            EngineFault: the engine failed, answered with something else than a completion, or not in time.
+        """
+        admitted = self.version
+        rid = f"{self._rid_prefix}{next(self._serial)}"
+        body = self._body(request, rid)
+        if self.in_flight == 0:
+            self._busy_since = time.monotonic()
+        self.in_flight += 1
+        try:
+            async with self._session.post(
+                self._generate_url, data=body, headers=JSON, timeout=self._generate_limit, allow_redirects=False
+            ) as response:
+                raw = await response.read()
+                status = response.status
+        except asyncio.CancelledError:
+            self._abort_later(rid)
+            raise
+        except TimeoutError as cause:
+            self._abort_later(rid)
+            raise self._fault(f"a request got no answer within {self.request_timeout:g} s", cause) from cause
+        except (aiohttp.ClientError, OSError) as cause:
+            raise self._fault(f"a request failed: {_words(cause)}", cause) from cause
+        finally:
+            self.in_flight -= 1
+            if self.in_flight == 0:
+                self._busy += time.monotonic() - self._busy_since
+        if status != 200:
+            raise self._refusal("/generate", status, raw)
+        try:
+            return read_completion(raw, admitted, self.initial_version, request.params.max_new_tokens)
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as cause:
+            raise self._fault(f"answered a request with something else than a completion: {_words(cause)}", cause) from cause
+
+    def _body(self, request: GenerateRequest, rid: str) -> bytes:
+        ids, params = request.token_ids, request.params
+        if len(ids) == 0:
+            raise RequestFailed("a prompt is empty", origin=self.name)
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self._vocab_size:
+            bad = low if low < 0 else high
+            raise RequestFailed(f"token id {bad} is outside the vocabulary of {self._vocab_size}", origin=self.name)
+        sampling: dict[str, Any] = {
+            "max_new_tokens": params.max_new_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "top_k": params.top_k,
+        }
+        if params.stop_token_ids:
+            sampling["stop_token_ids"] = list(params.stop_token_ids)
+        return orjson.dumps({"rid": rid, "input_ids": ids.tolist(), "sampling_params": sampling, "return_logprob": True})
+
+    def _abort_later(self, rid: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._abort(rid))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, rid: str) -> None:
+        with contextlib.suppress(EngineError):  # the server is gone, and the request with it
+            await self._call("/abort_request", {"rid": rid}, ABORT_TIMEOUT)
+
+    async def close(self) -> None:
+        """Wait for the aborts under way (each has a deadline of a few seconds)."""
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+
+    # Control --------------------------------------------------------------------------------------------------------
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop generating between two tokens; what is in flight stays in flight, new requests are held."""
+        self.paused = True
+        await self._call("/pause_generation", {"mode": mode}, self.control_timeout)
+
+    async def resume(self) -> None:
+        await self._call("/continue_generation", {}, self.control_timeout)
+        self.paused = False
+
+    async def load_from_disk(self, path: os.PathLike[str], version: int, *, flush_cache: bool) -> None:
+        """Replace the weights by those of a Hugging Face directory. The caller pauses first: without a pause the server would
+        wait for its running requests."""
+        await self._call(
+            "/update_weights_from_disk",
+            {
+                "model_path": os.fspath(path),
+                "weight_version": str(version),
+                "flush_cache": flush_cache,
+                "abort_all_requests": False,
+            },
+            self.update_timeout,
+        )
+
+    async def join_weight_group(self, *, address: str, port: int, rank: int, world_size: int, name: str, backend: str) -> None:
+        """Join the group of a broadcast; answers once all members have joined."""
+        await self._call(
+            "/init_weights_update_group",
+            {
+                "master_address": address,
+                "master_port": port,
+                "rank_offset": rank,
+                "world_size": world_size,
+                "group_name": name,
+                "backend": backend,
+            },
+            self.update_timeout,
+        )
+
+    async def leave_weight_group(self, name: str) -> None:
+        await self._call("/destroy_weights_update_group", {"group_name": name}, self.control_timeout)
+
+    async def begin_update(self) -> None:
+        if self.needs_begin_end:
+            await self._call("/begin_weight_update", {}, self.control_timeout)
+
+    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool) -> None:
+        """Receive one bucket; the sender must broadcast its tensors in the same order at the same time."""
+        await self._call(
+            "/update_weights_from_distributed",
+            {
+                "names": bucket.names,
+                "dtypes": bucket.dtypes,
+                "shapes": bucket.shapes,
+                "group_name": group,
+                "flush_cache": flush_cache,
+                "abort_all_requests": False,
+                "weight_version": str(version),
+            },
+            self.update_timeout,
+        )
+
+    async def end_update(self) -> None:
+        if self.needs_begin_end:
+            await self._call("/end_weight_update", {}, self.control_timeout)
+
+    async def digest(self) -> str:
+        """Checksum of the weights that are served: the server's own digest, or one over all that it reports."""
+        reply = await self._call("/weights_checker", {"action": "checksum"}, self.update_timeout)
+        for key in ("digest", "checksum"):
+            if isinstance(reply.get(key), str):
+                return str(reply[key])
+        told = {key: value for key, value in reply.items() if key not in ("message", "success")}
+        if not told:
+            raise EngineError(f"told no checksum of its weights: {reply}", origin=self.name)
+        return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    async def served_version(self) -> int | None:
+        """The version the server says it serves; None if its label is not one of ours."""
+        info = await self._call("/model_info", None, self.control_timeout, "GET")
+        return self._version_of(info)
+
+    async def set_version_label(self, version: int) -> None:
+        """Label the weights, aborting nothing (the server's default would abort everything in flight)."""
+        await self._call(
+            "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}, self.control_timeout
+        )
+
+    async def flush_cache(self) -> None:
+        """Drop cached prefixes; the server waits up to 20 s for a moment without running requests, else refuses."""
+        await self._call("/flush_cache?timeout=20", {}, self.control_timeout)
+
+    async def abort_all(self) -> None:
+        """End every request in flight with what it has."""
+        await self._call("/abort_request", {"rid": "", "abort_all": True}, self.control_timeout)
+
+    async def reachable(self) -> bool:
+        """Whether a server answers at all."""
+        try:
+            await self._call("/model_info", None, HEALTH_TIMEOUT, "GET")
+        except EngineError:
+            return False
+        return True
+
+    async def healthy(self) -> bool:
+        """Whether the server answers and serves the version it should (a restarted one would not).
+
+        Never asks `/health`, which a paused server answers with 503 after 20 s. While paused, nothing changes.
+        """
+        try:
+            info = await self._call("/model_info", None, HEALTH_TIMEOUT, "GET")
+        except EngineError:
+            return False
+        if self.paused:
+            return self.alive
+        return not self.unfit and self._version_of(info) in (None, self.version)
+
+    def _version_of(self, info: Mapping[str, Any]) -> int | None:
+        label = info.get("weight_version")
+        if label == "default":
+            return self.initial_version
+        return int(label) if isinstance(label, int | str) and str(label).isdigit() else None
+
+    async def _call(
+        self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST"] = "POST"
+    ) -> dict[str, Any]:
+        """Make one control call; a server's JSON object or plain text comes back as a dict."""
+        data = None if body is None else orjson.dumps(body)
+        try:
+            async with self._session.request(
+                method, f"{self.url}{path}", data=data, headers=JSON, timeout=aiohttp.ClientTimeout(total=timeout)
+            ) as response:
+                raw = await response.read()
+                status = response.status
+        except TimeoutError as cause:
+            raise self._fault(f"{path} got no answer within {timeout:g} s", cause) from cause
+        except (aiohttp.ClientError, OSError) as cause:
+            raise self._fault(f"{path} failed: {_words(cause)}", cause) from cause
+        if status != 200:
+            raise self._refusal(path, status, raw)
+        try:
+            reply = orjson.loads(raw)
+        except ValueError:
+            return {"message": raw.decode(errors="replace")}
+        if not isinstance(reply, dict):
+            return {"message": reply}
+        if reply.get("success") is False:
+            raise EngineError(f"{path} was refused: {reply.get('message', reply)}", origin=self.name)
+        return reply
+
+    def _fault(self, message: str, cause: BaseException) -> EngineFault:
+        fault = EngineFault(message, origin=self.name)
+        fault.unreachable = isinstance(cause, aiohttp.ClientConnectorError | ConnectionRefusedError)
+        return fault
+
+    def _refusal(self, path: str, status: int, raw: bytes) -> EngineError:
+        told = raw[:500].decode(errors="replace").strip() or "no message"
+        if status >= 500 or status in (408, 429):
+            return EngineFault(f"{path} answered {status}: {told}", origin=self.name)
+        kind = RequestFailed if path == "/generate" else EngineError
+        return kind(f"{path} was refused with {status}: {told}", origin=self.name)
+
+
+def _words(cause: BaseException) -> str:
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__

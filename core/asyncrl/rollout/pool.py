@@ -1,0 +1,161 @@
+"""Routes requests over engines: the fewest in flight first, transient failures tried again elsewhere, dead engines left out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+
+from asyncrl.errors import EngineFault, EnginesLost, RequestFailed
+from asyncrl.metrics import Axis, Counter, Gauge, MetricSet
+from asyncrl.rollout.engine import Engine, GenerateRequest
+from asyncrl.samples import Completion
+
+log = logging.getLogger("asyncrl")
+
+LONGEST_BACKOFF = 5.0
+POLL = 0.1
+
+
+class PoolMetrics(MetricSet):
+    """Logged as ``engines/…``."""
+
+    retries = Counter("Requests tried again after a transient engine failure", unit="requests", axis=Axis.WALL_SECONDS)
+    failures = Counter("Requests that failed for good", unit="requests", axis=Axis.WALL_SECONDS)
+    deaths = Counter("Times an engine was declared dead", unit="engines", axis=Axis.WALL_SECONDS, label="engine")
+    alive = Gauge("Engines that take requests", unit="engines", axis=Axis.WALL_SECONDS)
+
+
+class EnginePool:
+    """Several engines as one; satisfies `Generates`.
+
+    An engine is dead once nothing answers at its address or it fails `health_failures` looks in a row. A dead one that is healthy
+    again, which includes that it serves the weights it should, gets requests again.
+
+    Args:
+        engines: kept, not copied: an engine appended later takes part.
+        max_attempts: tries a request has in all.
+        backoff: seconds before the second try; doubled for each further one, at most 5 s, less a random part.
+        lost_timeout: seconds a request waits for a live engine before it ends with `EnginesLost`.
+        warn_interval: seconds between warnings while none lives.
+        health_interval: seconds between two looks at each engine; 0 for no looks.
+        health_failures: bad looks in a row after which an engine is dead.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        *,
+        max_attempts: int = 4,
+        backoff: float = 0.25,
+        lost_timeout: float = 300.0,
+        warn_interval: float = 30.0,
+        health_interval: float = 2.0,
+        health_failures: int = 3,
+    ) -> None:
+        self.engines = engines
+        self.metrics = PoolMetrics("engines")
+        self._max_attempts = max_attempts
+        self._backoff = backoff
+        self._lost_timeout = lost_timeout
+        self._warn_interval = warn_interval
+        self._health_interval = health_interval
+        self._health_failures = health_failures
+        self._bad_looks: dict[str, int] = {}
+        self._monitor: asyncio.Task[None] | None = None
+        self._warned_at = float("-inf")
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Generate on the engine with the fewest requests in flight.
+
+        Raises:
+            RequestFailed: the request is wrong, or failed `max_attempts` times.
+            EnginesLost: no engine lived for `lost_timeout` seconds.
+        """
+        self._keep_watching()
+        failed_on: Engine | None = None
+        attempt = 1
+        while True:
+            engine = self._choose(request.affinity, failed_on) or await self._wait_for_one(request.affinity)
+            try:
+                completion = await engine.generate(request)
+                if completion.finish_reason != "abort" or engine.alive:
+                    return completion
+                fault = EngineFault("it was given up with a request in flight", origin=engine.name)
+            except EngineFault as error:
+                fault = error
+            if fault.unreachable:
+                self._bury(engine, str(fault))
+            if attempt == self._max_attempts:
+                self.metrics.failures.add()
+                raise RequestFailed(f"a request failed {attempt} times, at last with: {fault}") from fault
+            self.metrics.retries.add()
+            failed_on = engine
+            delay = min(LONGEST_BACKOFF, self._backoff * 2 ** (attempt - 1))
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            attempt += 1
+
+    async def close(self) -> None:
+        """End the health monitor."""
+        if self._monitor is not None:
+            self._monitor.cancel()
+            await asyncio.gather(self._monitor, return_exceptions=True)
+            self._monitor = None
+
+    def _choose(self, affinity: int, avoid: Engine | None) -> Engine | None:
+        """The live engine with the fewest requests in flight. Among equals, one that a group's requests agree on, so that its
+        prefix is computed once where load allows; `avoid` only if no other lives."""
+        engines = self.engines
+        count = len(engines)
+        best: Engine | None = None
+        for offset in range(count):
+            engine = engines[(affinity + offset) % count]
+            if engine.alive and engine is not avoid and (best is None or engine.in_flight < best.in_flight):
+                best = engine
+        if best is None and avoid is not None and avoid.alive:
+            return avoid
+        return best
+
+    async def _wait_for_one(self, affinity: int) -> Engine:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        while (engine := self._choose(affinity, None)) is None:
+            names = ", ".join(engine.name for engine in self.engines)
+            waited = clock() - started
+            if waited >= self._lost_timeout:
+                raise EnginesLost(f"no engine is alive, for {waited:.0f} s now: {names}", remedy="see the engines' log files")
+            if clock() - self._warned_at >= self._warn_interval:
+                self._warned_at = clock()
+                log.warning("no engine is alive; requests wait for one of %s to come back (%.0f s)", names, waited)
+            await asyncio.sleep(POLL)
+        return engine
+
+    def _keep_watching(self) -> None:
+        if self._monitor is None and self._health_interval > 0:
+            self._monitor = asyncio.get_running_loop().create_task(self._watch())
+        elif self._monitor is not None and self._monitor.done():
+            self._monitor.result()  # a bug in a health check surfaces here
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._health_interval)
+            await asyncio.gather(*(self._look(engine) for engine in self.engines))
+            self.metrics.alive.set(sum(engine.alive for engine in self.engines))
+
+    async def _look(self, engine: Engine) -> None:
+        if await engine.healthy():
+            self._bad_looks[engine.name] = 0
+            if not engine.alive:
+                engine.alive = True
+                log.warning("%s is back and takes requests again", engine.name)
+            return
+        bad = self._bad_looks[engine.name] = self._bad_looks.get(engine.name, 0) + 1
+        if bad >= self._health_failures:
+            self._bury(engine, f"it failed {bad} health checks in a row")
+
+    def _bury(self, engine: Engine, why: str) -> None:
+        if engine.alive:
+            engine.alive = False
+            self.metrics.deaths.add(1, engine.name)
+            log.warning("%s is dead and gets no requests until it is healthy again: %s", engine.name, why)

@@ -1,0 +1,327 @@
+"""The engines' side of a publication: pause, update, confirm what arrived, label it, resume. Nothing in flight is aborted.
+
+An engine whose update fails is tried once more; then it is given up, so that it gets no request until a later publication reaches
+it, while the others go on. Whatever happens, every engine that was paused is resumed; one whose weights may be half updated first
+ends its requests, because what they would generate is neither the old weights' nor the new ones'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from asyncrl.errors import EngineError, EngineFault, PublicationError
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.engine import PauseMode, WeightBucket
+from asyncrl.training.interfaces import WeightGroup, WeightManifest
+
+log = logging.getLogger("asyncrl")
+
+CLEAN_UP_TIMEOUT = 10.0
+TRIES = 2
+
+Update = Callable[[EngineClient], Awaitable[None]]
+
+
+class EngineWeights:
+    """Brings new weights to engines.
+
+    Args:
+        engines: kept, not copied: an engine appended later takes part from the next publication on.
+        timeout: seconds for one `load_from_disk`, `join_weight_group` or `receive`.
+    """
+
+    def __init__(self, engines: Sequence[EngineClient], *, timeout: float) -> None:
+        self._engines = engines
+        self._timeout = timeout
+        self._digest = ""  # the trainer's, of the version served now
+        self._checksums: dict[str, str] = {}  # of engines whose checksum is not comparable with the trainer's
+        self._strikes: dict[str, int] = {}  # failures in the publication under way
+        self._members: list[EngineClient] = []
+        self._group = ""
+        self._receiving: asyncio.Task[None] | None = None
+        self._stop_reason = ""
+        self._lock = asyncio.Lock()
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    async def members(self) -> list[str]:
+        """Choose who takes part in the next update: the engines that answer and have not failed twice in this publication."""
+        answers = await asyncio.gather(*(engine.reachable() for engine in self._engines))
+        self._members = [
+            engine
+            for engine, answer in zip(self._engines, answers, strict=True)
+            if answer and self._strikes.get(engine.name, 0) < TRIES
+        ]
+        if not self._members:
+            raise PublicationError("no engine is left to publish to: " + ", ".join(engine.name for engine in self._engines))
+        return [engine.name for engine in self._members]
+
+    async def waiting(self) -> list[str]:
+        """Engines that answer but get no requests until new weights have reached them: restarted, late, or given up."""
+        idle = [engine for engine in self._engines if not engine.alive]
+        answers = await asyncio.gather(*(engine.reachable() for engine in idle))
+        return [engine.name for engine, answer in zip(idle, answers, strict=True) if answer]
+
+    # By disk --------------------------------------------------------------------------------------------------------
+
+    async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
+        """Bring every engine to `version` from a Hugging Face directory.
+
+        Args:
+            digest: the trainer's, of the weights in `path`.
+
+        Raises:
+            PublicationError: no engine could be brought to it; names each engine and its cause.
+        """
+
+        async def update(engine: EngineClient) -> None:
+            await engine.pause(mode)
+            before = await self._checksum_before(engine)
+            engine.unfit = True
+            await engine.load_from_disk(path, version, flush_cache=mode == "retract")
+            await self._confirm(engine, version, digest, before)
+
+        async with self._lock:
+            deadline = asyncio.get_running_loop().time() + self._timeout
+            try:
+                await self.members()
+                causes = await self._each(self._members, update, deadline)
+                if causes:
+                    again = [engine for engine in self._members if engine.name in causes]
+                    log.warning("publication of version %d is tried again: %s", version, _listed(causes))
+                    causes = await self._each(again, update, deadline)
+                self._conclude(version, digest, causes)
+            finally:
+                await self._resume(mode)
+
+    # By broadcast ---------------------------------------------------------------------------------------------------
+
+    async def join_weight_group(self, group: WeightGroup) -> None:
+        """Have the engines that `members` chose join as ranks 1, 2, …; the trainer joins as rank 0 at the same time."""
+        if group.world_size != len(self._members) + 1:
+            raise PublicationError(
+                f"a weight group of {group.world_size} cannot hold the trainer and {len(self._members)} engines"
+            )
+        ranks = {engine.name: rank for rank, engine in enumerate(self._members, 1)}
+
+        async def join(engine: EngineClient) -> None:
+            await engine.join_weight_group(
+                address=group.address,
+                port=group.port,
+                rank=ranks[engine.name],
+                world_size=group.world_size,
+                name=group.name,
+                backend=group.backend,
+            )
+
+        self._group = group.name
+        await self._all(self._members, join, asyncio.get_running_loop().time() + self._timeout, "joining the weight group")
+
+    async def receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
+        """Bring the members of the group to `version`, while the trainer broadcasts the manifest's buckets in order.
+
+        After a failure the engines stay paused: call it again for another try, and `settle` at the end in any case.
+
+        Raises:
+            PublicationError: an engine failed, or `stop_update` was called; names engine and cause.
+        """
+        self._stop_reason = ""
+        async with self._lock:
+            self._receiving = asyncio.get_running_loop().create_task(self._receive(version, manifest, mode))
+            try:
+                await self._receiving
+            except asyncio.CancelledError:
+                if not self._stop_reason:
+                    raise
+                raise PublicationError(self._stop_reason) from None
+            finally:
+                self._receiving = None
+            await self._resume(mode)
+
+    async def stop_update(self, reason: str) -> None:
+        """Make a `receive` under way fail with `reason`: the other side of the broadcast has failed."""
+        if self._receiving is not None:
+            self._stop_reason = reason
+            self._receiving.cancel()
+
+    async def leave_weight_group(self) -> None:
+        """Have the engines leave the group, whatever state they are in; best effort within seconds."""
+        group, self._group = self._group, ""
+        if group:
+            await asyncio.gather(*(self._leave(engine, group) for engine in self._members))
+
+    async def settle(self) -> None:
+        """Resume whatever an update that failed has left paused. A publication by broadcast ends with this."""
+        self._strikes.clear()
+        async with self._lock:
+            await self._resume("retract")
+
+    async def close(self) -> None:
+        """End background work."""
+        for task in self._flushes:
+            task.cancel()
+        await asyncio.gather(*self._flushes, return_exceptions=True)
+
+    async def _receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
+        members, group = self._members, self._group
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        before: dict[str, str] = {}
+
+        async def begin(engine: EngineClient) -> None:
+            await engine.pause(mode)
+            before[engine.name] = await self._checksum_before(engine)
+            engine.unfit = True
+            try:
+                await engine.begin_update()
+            except EngineFault:
+                raise
+            except EngineError:  # an update that broke off was left open
+                await engine.end_update()
+                await engine.begin_update()
+
+        async def end(engine: EngineClient) -> None:
+            await engine.end_update()
+            await self._confirm(engine, version, manifest.digest, before[engine.name])
+
+        await self._all(members, begin, deadline, "beginning the update")
+        for index, bucket in enumerate(manifest.buckets):
+            flush = mode == "retract" and index == len(manifest.buckets) - 1
+            receive = _receiving(bucket, group, version, flush)
+            await self._all(members, receive, deadline, f"receiving bucket {index + 1} of {len(manifest.buckets)}")
+        await self._all(members, end, deadline, "ending the update")
+        self._conclude(version, manifest.digest, {})
+
+    async def _leave(self, engine: EngineClient, group: str) -> None:
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(CLEAN_UP_TIMEOUT):
+                if engine.unfit:
+                    with contextlib.suppress(EngineError):  # nothing was begun
+                        await engine.end_update()
+                await engine.leave_weight_group(group)
+
+    # Both -----------------------------------------------------------------------------------------------------------
+
+    async def _checksum_before(self, engine: EngineClient) -> str:
+        """The checksum that an update must change, where it cannot be compared with the trainer's digest."""
+        if engine.comparable_digest:
+            return ""
+        if engine.name not in self._checksums:
+            self._checksums[engine.name] = await engine.digest()
+        return self._checksums[engine.name]
+
+    async def _confirm(self, engine: EngineClient, version: int, digest: str, before: str) -> None:
+        """Check that the engine serves what was sent, under the right label."""
+        found = await engine.digest()
+        if engine.comparable_digest:
+            if found != digest:
+                raise PublicationError(f"{engine.name} serves weights with digest {found[:12]}, the trainer sent {digest[:12]}")
+        else:
+            if found == before and digest != self._digest:
+                raise PublicationError(f"{engine.name} took the update, but its weights did not change")
+        if await engine.served_version() != version:
+            await engine.set_version_label(version)
+        if not engine.comparable_digest:
+            self._checksums[engine.name] = found
+        engine.unfit = False
+
+    def _conclude(self, version: int, digest: str, causes: dict[str, str]) -> None:
+        """Count as `version` the members that did not fail, and give up every other engine."""
+        reached = [engine for engine in self._members if engine.name not in causes]
+        checksums = {self._checksums[engine.name] for engine in reached if not engine.comparable_digest}
+        if not reached:
+            raise PublicationError(f"version {version} reached no engine: {_listed(causes)}")
+        if len(checksums) > 1:
+            names = ", ".join(engine.name for engine in reached)
+            for engine in reached:
+                engine.unfit = True
+            raise PublicationError(f"engines serve different weights as version {version}: {names}")
+        for engine in self._engines:
+            if engine in reached:
+                engine.version = version
+                engine.alive = True
+            elif not engine.unfit or engine.alive:
+                engine.unfit = True
+                engine.alive = False
+                cause = causes.get(engine.name, "it did not answer, or failed twice")
+                log.warning("%s was not brought to version %d and gets no requests: %s", engine.name, version, cause)
+        self._digest = digest
+        self._strikes.clear()
+
+    async def _resume(self, mode: PauseMode) -> None:
+        """Resume every paused engine; an unfit one ends its requests first."""
+        causes = await self._each(
+            [engine for engine in self._engines if engine.paused],
+            self._resume_one,
+            asyncio.get_running_loop().time() + self._timeout,
+        )
+        for engine in self._engines:
+            if engine.name in causes:
+                engine.unfit, engine.alive = True, False
+                log.warning("%s could not be resumed and gets no requests: %s", engine.name, causes[engine.name])
+            elif mode == "in_place" and not engine.drops_stale_prefixes and engine.alive:
+                task = asyncio.get_running_loop().create_task(self._flush(engine, engine.version))
+                self._flushes.add(task)
+                task.add_done_callback(self._flushes.discard)
+
+    async def _resume_one(self, engine: EngineClient) -> None:
+        if engine.unfit:
+            engine.alive = False
+            with contextlib.suppress(EngineError):
+                await engine.abort_all()
+        try:
+            await engine.resume()
+        except EngineFault:
+            await engine.resume()
+
+    async def _flush(self, engine: EngineClient, version: int) -> None:
+        """Drop the old weights' prefixes as soon as the server is idle for a moment, which it may never be."""
+        while engine.alive and engine.version == version:
+            try:
+                await engine.flush_cache()
+                return
+            except EngineError:
+                await asyncio.sleep(1.0)
+
+    async def _each(self, engines: Sequence[EngineClient], update: Update, deadline: float) -> dict[str, str]:
+        """Run `update` on all; return the causes of those that failed or passed the deadline, by engine."""
+        return await self._run(engines, update, deadline, asyncio.ALL_COMPLETED)
+
+    async def _all(self, engines: Sequence[EngineClient], update: Update, deadline: float, what: str) -> None:
+        """Run `update` on all; at the first failure give up the rest, which a collective would leave waiting."""
+        causes = await self._run(engines, update, deadline, asyncio.FIRST_EXCEPTION)
+        for name in causes:
+            self._strikes[name] = self._strikes.get(name, 0) + 1
+        if causes:
+            raise PublicationError(f"{what} failed: {_listed(causes)}")
+
+    async def _run(self, engines: Sequence[EngineClient], update: Update, deadline: float, until: str) -> dict[str, str]:
+        if not engines:
+            return {}
+        tasks = {asyncio.ensure_future(update(engine)): engine.name for engine in engines}
+        try:
+            done, pending = await asyncio.wait(tasks, timeout=deadline - asyncio.get_running_loop().time(), return_when=until)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        causes: dict[str, str] = {}
+        for task in done:
+            if (error := task.exception()) is None:
+                continue
+            if not isinstance(error, EngineError | PublicationError):
+                raise error
+            causes[tasks[task]] = error.message
+        if until == asyncio.ALL_COMPLETED or not causes:
+            causes.update({tasks[task]: f"not done within {self._timeout:g} s" for task in pending})
+        return causes
+
+
+def _receiving(bucket: WeightBucket, group: str, version: int, flush_cache: bool) -> Update:
+    return lambda engine: engine.receive_bucket(bucket, group=group, version=version, flush_cache=flush_cache)
+
+
+def _listed(causes: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {cause}" for name, cause in causes.items())
