@@ -1,0 +1,54 @@
+"""One trainer rank in a process of its own: `python rank_worker.py DIRECTORY RANK RANKS` runs the jobs of `jobs.pickle` in turn.
+
+A job is {options, port, actions}; an action is (hook's name, argument). The answers go to `answers-RANK.pickle`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from asyncrl import RunFacts, TrainerPlace
+from asyncrl_fsdp import FsdpOptions, FsdpTrainer
+
+
+def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]:
+    facts = RunFacts(batch_size=4, group_size=4, max_concurrent_samples=16, steps=10, synchronous=True)
+    trainer = FsdpTrainer(FsdpOptions(**{"learning_rate": 1e-3, "warmup_steps": 0, **job["options"]}), facts)
+    opened = trainer.trainer_open(
+        TrainerPlace(
+            rank=rank,
+            world_size=ranks,
+            local_rank=rank,
+            master_address="127.0.0.1",
+            master_port=job["port"],
+            device="cpu",
+            model=Path(model),
+            publish_dtype="float32",
+            steps=10,
+            seed=0,
+            timeout=120.0,
+        )
+    )
+    answers: list[Any] = [asdict(opened)]
+    for name, argument in job["actions"]:
+        arguments = () if argument is None else (argument,)
+        try:
+            answer = getattr(trainer, name)(*arguments)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        if name == "train_batch" and not isinstance(answer, dict):
+            answer = {**asdict(answer), "busy_seconds": 0.0}
+        answers.append(answer)
+    trainer.trainer_close()
+    return answers
+
+
+if __name__ == "__main__":
+    directory, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    model, jobs = pickle.loads((directory / "jobs.pickle").read_bytes())
+    answers = [run_job(model, job, rank, ranks) for job in jobs]
+    (directory / f"answers-{rank}.pickle").write_bytes(pickle.dumps(answers))
