@@ -1,0 +1,101 @@
+"""Process groups that bring weights from a trainer. Made beside torch's default group, which this never touches.
+
+The stores are nested just as SGLang and `torch.distributed` nest them, so that one sender serves both kinds of engine. Every call
+blocks, until its timeout at the latest: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from asyncrl_torch.requests import BadRequest
+
+BACKENDS = ("gloo", "nccl")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAddress:
+    """Where and as whom to join. `rank` 0 is the sender."""
+
+    address: str
+    port: int
+    rank: int
+    world_size: int
+    name: str
+    backend: str
+
+
+class WeightGroups:
+    """The groups this server has joined, by name."""
+
+    def __init__(self, device: torch.device, timeout: float) -> None:
+        self._device = device
+        self._timeout = timedelta(seconds=timeout)
+        self._groups: dict[str, Any] = {}
+        # without these a broken NCCL collective would end the process in place of raising
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._groups
+
+    def join(self, to: GroupAddress) -> None:
+        """Join a group; returns when every member has. Raises `BadRequest` when it does not come about in time."""
+        if to.name in self._groups:
+            raise BadRequest(f"this engine is in a weight group named {to.name!r} already")
+        if to.backend not in BACKENDS:
+            raise BadRequest(f"unknown backend {to.backend!r}; there are {', '.join(BACKENDS)}")
+        if to.backend == "nccl" and self._device.type != "cuda":
+            raise BadRequest("backend nccl needs an engine on cuda; use gloo")
+        try:
+            store = dist.TCPStore(to.address, to.port, to.world_size, to.rank == 0, self._timeout, multi_tenant=True)
+            nested = dist.PrefixStore(f"{to.name}/", dist.PrefixStore(to.name, store))
+            if to.backend == "gloo":
+                group = dist.ProcessGroupGloo(dist.PrefixStore("cpu/", nested), to.rank, to.world_size, self._timeout)
+            else:
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = self._timeout
+                group = dist.ProcessGroupNCCL(dist.PrefixStore("cuda/", nested), to.rank, to.world_size, options)
+        except (RuntimeError, ValueError) as cause:
+            raise BadRequest(f"weight group {to.name!r} did not come about: {_first_line(cause)}") from cause
+        self._groups[to.name] = group
+
+    def receive(self, name: str, shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+        """Receive tensors from rank 0, in order. Raises `BadRequest` when the sender fails or does not come in time; the group
+        is then of no more use and is left."""
+        group = self._groups.get(name)
+        if group is None:
+            raise BadRequest(f"this engine is in no weight group named {name!r}")
+        device = self._device if not isinstance(group, dist.ProcessGroupGloo) else torch.device("cpu")
+        tensors = [torch.empty(tuple(shape), dtype=dtype, device=device) for shape, dtype in zip(shapes, dtypes, strict=True)]
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        options.rootTensor = 0
+        options.timeout = self._timeout
+        try:
+            works = [group.broadcast([tensor], options) for tensor in tensors]
+            for work in works:
+                work.wait(self._timeout)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        except RuntimeError as cause:
+            self._groups.pop(name, None)
+            raise BadRequest(f"receiving weights from group {name!r} failed: {_first_line(cause)}") from cause
+        return tensors
+
+    def leave(self, name: str) -> None:
+        """Leave a group. Raises `BadRequest` for an unknown one."""
+        group = self._groups.pop(name, None)
+        if group is None:
+            raise BadRequest(f"this engine is in no weight group named {name!r}")
+
+
+def _first_line(cause: BaseException) -> str:
+    return str(cause).strip().split("\n", 1)[0]
