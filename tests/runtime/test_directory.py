@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from asyncrl.errors import ResourceError, RunDirectoryError
-from asyncrl.runtime.directory import RunDirectory, require_space, run_name
+from asyncrl.errors import RunDirectoryError
+from asyncrl.runtime.directory import RunDirectory, run_name
 
 
 def test_an_existing_run_directory_is_refused(tmp_path: Path) -> None:
@@ -30,8 +30,3 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
 def test_the_name_is_the_files_and_the_time_unless_given() -> None:
     assert run_name("mine", Path("demo.toml")) == "mine"
     assert run_name("", Path("a/demo.toml")).startswith("demo-20")
-
-
-def test_too_little_space_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"runs_dir: 2 checkpoint\(s\) needs [\d,]+ MiB in .*, [\d,]+ MiB are free"):
-        require_space(tmp_path / "not" / "there" / "yet", 2**60, what="2 checkpoint(s)", origin="runs_dir")

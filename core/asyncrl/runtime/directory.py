@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ResourceError, RunDirectoryError
+from asyncrl.errors import RunDirectoryError
 from asyncrl.evaluation.records import EvalRecord
 
 
@@ -70,21 +69,3 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-
-
-def require_space(directory: Path, needed: int, *, what: str, origin: str) -> None:
-    """Refuse when `needed` bytes do not fit on the file system of `directory`.
-
-    Raises:
-        ResourceError: with both numbers.
-    """
-    probe = directory.absolute()
-    while not probe.exists():
-        probe = probe.parent
-    free = shutil.disk_usage(probe).free
-    if free < needed:
-        raise ResourceError(
-            f"{what} needs {needed / 2**20:,.0f} MiB in {directory}, {free / 2**20:,.0f} MiB are free",
-            origin=origin,
-            remedy="free some space or choose another directory",
-        )

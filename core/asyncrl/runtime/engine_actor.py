@@ -25,9 +25,7 @@ class EngineAddress:
     """Where an engine answers, and what it can do."""
 
     name: str
-    url: str
-    comparable_digest: bool
-    needs_begin_end: bool
+    spec: ServerSpec
 
 
 def free_port(host: str) -> int:
@@ -70,7 +68,7 @@ class EngineActor:
                     ) from None
                 if not port_taken or attempt == PORT_TRIES:
                     raise
-        return EngineAddress(f"engine-{place.index}", spec.url, spec.comparable_digest, spec.needs_begin_end)
+        return EngineAddress(f"engine-{place.index}", spec)
 
     async def log_tail(self, lines: int = 12) -> str:
         """Return the server's last log lines."""

@@ -21,6 +21,7 @@ from asyncrl.runtime.summary import Totals
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes
 from asyncrl.training.metrics import EvalMetrics, RunMetrics
+from asyncrl.training.publication import Publisher
 
 log = logging.getLogger("asyncrl")
 POLL_SECONDS = 1.0
@@ -48,18 +49,26 @@ class Reporter:
     """
 
     def __init__(
-        self, host: Host, registry: Registry, directory: RunDirectory, rollout: RolloutHandle, totals: Totals, trainer: str
+        self,
+        host: Host,
+        registry: Registry,
+        directory: RunDirectory,
+        rollout: RolloutHandle,
+        publisher: Publisher,
+        totals: Totals,
+        trainer: str,
     ) -> None:
         self._host = host
         self._registry = registry
         self._directory = directory
         self._rollout = rollout
+        self._publisher = publisher
         self._totals = totals
         self._trainer = trainer
         self._run = RunMetrics("run")
         self._eval = EvalMetrics("eval")
         self._started = time.monotonic()
-        self._version = 0
+        self._version = publisher.version
 
     async def poll_forever(self) -> None:
         """Fetch deltas and log lines of the rollout actor until cancelled, so that its warnings appear while the loop waits."""
@@ -77,16 +86,15 @@ class Reporter:
         self._totals.tokens_generated = progress.tokens_generated
         self._totals.books = progress.books
 
-    def published(self, version: int) -> None:
-        self._version = version
-        self._host.observe("on_weights_published", version=version)
-
     async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
         """Log one finished step."""
         tokens, busy = self._totals.tokens_generated, self._totals.engines_while_training
         await self.poll()
         self._totals.add_step(times, report.busy_seconds)
         seconds = max(times.total - times.evaluation, 1e-9)
+        if self._publisher.version != self._version:
+            self._version = self._publisher.version
+            self._host.observe("on_weights_published", version=self._version)
         run = self._run
         run.step_seconds.set(seconds)
         run.wait_seconds.set(times.wait)
@@ -99,6 +107,7 @@ class Reporter:
         run.weight_version.set(self._version)
         run.loop_seconds.set(time.monotonic() - self._started)
         self._registry.add(run.drain())
+        self._registry.add(self._publisher.metrics.drain())
         self._registry.add(self._trainer_delta(report))
         self._host.observe("on_step", step=step, report=report)
         self._log(Axis.TRAIN_STEP, step)

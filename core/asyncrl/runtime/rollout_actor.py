@@ -17,14 +17,14 @@ from asyncrl.evaluation.sets import RunEvalSets
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient, make_session
-from asyncrl.rollout.engine import Generates, PauseMode
+from asyncrl.rollout.engine import Generates
 from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.service import RolloutService
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.engine_actor import EngineAddress
-from asyncrl.training.interfaces import WeightGroup, WeightManifest
 
+ENGINES_LOST_SECONDS = 30.0
 SLOTS = {"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}
 
 
@@ -75,18 +75,17 @@ class RolloutActor:
         """Connect to the engines and open the task; return each engine's weight digest."""
         self._session = make_session()
         self._engines = [
-            EngineClient(
+            EngineClient.of_spec(
                 address.name,
-                address.url,
+                address.spec,
                 self._session,
-                request_timeout=setup.request_timeout,
                 vocab_size=setup.vocab_size,
-                comparable_digest=address.comparable_digest,
-                needs_begin_end=address.needs_begin_end,
+                request_timeout=setup.request_timeout,
+                update_timeout=setup.publish_timeout,
             )
             for address in addresses
         ]
-        self._pool = EnginePool(self._engines)
+        self._pool = EnginePool(self._engines, lost_timeout=ENGINES_LOST_SECONDS, warn_interval=setup.wait_warning)
         self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
         self._host.one("task_open")(model=setup.model)
         self._service = RolloutService(
@@ -126,22 +125,20 @@ class RolloutActor:
             if shares_engines:
                 self._service.resume_submission()
 
-    async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
-        await self._weights.load_from_disk(version, path, digest, mode)
-        self._published(version)
-
-    async def join_weight_group(self, group: WeightGroup) -> None:
-        await self._weights.join(group)
-
-    async def receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
-        await self._weights.receive(version, manifest, mode)
-        self._published(version)
+    async def weights(self, call: str, *arguments: Any) -> Any:
+        """Call a method of `EngineWeights`, the engines' side of a publication."""
+        answer = await getattr(self._weights, call)(*arguments)
+        if call in ("load_from_disk", "receive"):
+            version: int = arguments[0]
+            self._service.on_published(version)
+            self._host.observe("on_weights_published", version=version)
+        return answer
 
     async def progress(self) -> Progress:
         """Take what happened since the last call. Cheap."""
         messages = [self._messages.lines.popleft() for _ in range(len(self._messages.lines))]
         return Progress(
-            deltas=self._service.drain_metrics(),
+            deltas=[*self._service.drain_metrics(), self._pool.metrics.drain()],
             messages=messages,
             engine_busy_seconds=sum(engine.busy_seconds for engine in self._engines) / len(self._engines),
             tokens_generated=self._service.tokens_generated,
@@ -157,13 +154,12 @@ class RolloutActor:
         books: dict[str, Any] = self._service.books()
         self._host.observe("on_run_end", outcome=outcome)
         await self._host.one("task_close")() if self._host.has("task_close") else None
+        await self._weights.close()
         await self._pool.close()
+        for engine in self._engines:
+            await engine.close()
         await self._session.close()
         return books
-
-    def _published(self, version: int) -> None:
-        self._service.on_published(version)
-        self._host.observe("on_weights_published", version=version)
 
     def _eval_sampler(self, engines: Generates, one: EvalSet) -> GroupSampler:
         raise RuntimeError

@@ -45,14 +45,29 @@ class RolloutHandle:
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
         return await ask(self._actor.evaluate.remote(checkpoint), WHO)
 
+    async def members(self) -> list[str]:
+        return await self._weights("members")
+
     async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
-        await ask(self._actor.load_from_disk.remote(version, path, digest, mode), WHO)
+        await self._weights("load_from_disk", version, path, digest, mode)
 
     async def join_weight_group(self, group: WeightGroup) -> None:
-        await ask(self._actor.join_weight_group.remote(group), WHO)
+        await self._weights("join_weight_group", group)
 
     async def receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
-        await ask(self._actor.receive.remote(version, manifest, mode), WHO)
+        await self._weights("receive", version, manifest, mode)
+
+    async def stop_update(self, reason: str) -> None:
+        await self._weights("stop_update", reason)
+
+    async def leave_weight_group(self) -> None:
+        await self._weights("leave_weight_group")
+
+    async def settle(self) -> None:
+        await self._weights("settle")
+
+    async def _weights(self, call: str, *arguments: Any) -> Any:
+        return await ask(self._actor.weights.remote(call, *arguments), WHO)
 
     async def progress(self) -> Progress:
         return await ask(self._actor.progress.remote(), WHO)

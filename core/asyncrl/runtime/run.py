@@ -26,7 +26,7 @@ from asyncrl.options import RunConfig
 from asyncrl.plugins import build_host
 from asyncrl.rollout.engine import EngineNeeds
 from asyncrl.runtime.cluster import Cluster
-from asyncrl.runtime.directory import RunDirectory, require_space, run_name
+from asyncrl.runtime.directory import RunDirectory, run_name
 from asyncrl.runtime.engine_group import EngineGroup
 from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.janitor import Janitor
@@ -37,7 +37,7 @@ from asyncrl.runtime.summary import Totals
 from asyncrl.runtime.trainer_group import TrainerGroup
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.loop import Stop, TrainingLoop
-from asyncrl.training.publication import Publisher
+from asyncrl.training.publication import Publisher, PublishPlan, check_space
 
 log = logging.getLogger("asyncrl")
 INTERRUPTED = 130
@@ -75,7 +75,7 @@ class _Run:
         self._host: Host = build_host(config.specs, self._facts)
         self._model = Path()
         self._vocab_size = 0
-        self._publish_dir = Path(self._core.publish_dir) / f"asyncrl-{secrets.token_hex(6)}"
+        self._run_id = secrets.token_hex(6)
         self._totals = Totals()
         self._stop = Stop()
         self._engines: EngineGroup | None = None
@@ -99,9 +99,9 @@ class _Run:
         self._facts = replace(self._facts, model=str(self._model))
         size = sum(path.stat().st_size for path in self._model.glob("*.safetensors"))
         if self._core.publish_method == "disk":
-            require_space(Path(self._core.publish_dir), size, what="publishing the weights", origin="publish_dir")
+            check_space(Path(self._core.publish_dir), size, origin="publish_dir")
         kept = max(1, self._core.keep_checkpoints) + 1 if self._core.save_interval else 1
-        require_space(Path(self._core.runs_dir), size * STATE_FACTOR * kept, what=f"{kept} checkpoint(s)", origin="runs_dir")
+        check_space(Path(self._core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
         self._directory.create(self._config.to_toml())
 
     # The run --------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class _Run:
         engine_needs: EngineNeeds = self._host.one("engine_needs")()
         rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
         cluster = Cluster(core.ray_address, [engine_needs] * core.num_engines + [rank_needs] * core.trainer_ranks)
-        janitor = Janitor([cluster.temp_dir, self._publish_dir])
+        janitor = Janitor([cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}"])
         stack.callback(janitor.close)
         stack.callback(cluster.stop)
         await asyncio.to_thread(cluster.start)
@@ -203,23 +203,28 @@ class _Run:
         )
         await rollout.open(setup, addresses, core.start_timeout)
 
+        plan = PublishPlan(
+            strategy=core.publish_method,
+            mode=core.publish_mode,
+            timeout=core.publish_timeout,
+            run_id=self._run_id,
+            directory=Path(core.publish_dir),
+            address=await trainer.address(),
+            backend="nccl" if facts.device == "cuda" else "gloo",
+        )
+        publisher = Publisher(plan, trainer, rollout, digest=trainer_facts.digest)
+        stack.push_async_callback(publisher.close)
         registry = Registry(declared_metrics(self._config.classes))
         trainer_plugin = self._host.plugin("trainer")
         reporter = Reporter(
-            self._host, registry, self._directory, rollout, self._totals, f"{trainer_plugin.slot}/{trainer_plugin.name}"
-        )
-        publisher = Publisher(
-            trainer,
+            self._host,
+            registry,
+            self._directory,
             rollout,
-            method=core.publish_method,
-            mode=core.publish_mode,
-            directory=self._publish_dir,
-            timeout=core.publish_timeout,
-            num_engines=core.num_engines,
-            digest=trainer_facts.digest,
-            on_published=reporter.published,
+            publisher,
+            self._totals,
+            f"{trainer_plugin.slot}/{trainer_plugin.name}",
         )
-        stack.push_async_callback(publisher.close)
         log.info("model %s: %s parameters", self._model.name, f"{trainer_facts.num_parameters:,}")
 
         loop = TrainingLoop(

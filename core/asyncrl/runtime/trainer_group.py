@@ -51,6 +51,11 @@ class TrainerGroup:
         facts_of_rank_0: TrainerFacts = (await self._gather(opened, timeout))[0]
         return facts_of_rank_0
 
+    async def address(self) -> str:
+        """Return the address at which engines reach rank 0."""
+        address, _ = await ask(self._ranks[0].rendezvous.remote(), "trainer rank 0")
+        return address
+
     async def train(self, batch: Any) -> StepReport:
         """`batch` is an object reference; every rank reads the same copy in shared memory."""
         report: StepReport = (await self._gather([rank.train.remote(batch) for rank in self._ranks]))[0]
