@@ -27,6 +27,7 @@ _PUBLIC = {
     "Status": "samples",
     "full_mask": "samples",
     "merge_spans": "samples",
+    "ScoringPool": "rollout.scoring",
     "Sampler": "rollout.sampler",
     "SampleDone": "rollout.sampler",
     "LoadView": "rollout.schedule",
