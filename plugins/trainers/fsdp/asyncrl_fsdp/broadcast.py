@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,66 +48,83 @@ def gather_bucket(model: nn.Module, bucket: WeightBucket, dtype: torch.dtype) ->
     return [whole(parameters[name]).to(dtype).contiguous() for name in bucket.names]
 
 
+@dataclass
+class _Joined:
+    """A group that stands, and what is under way in it."""
+
+    group: WeightGroup
+    store: dist.TCPStore | None
+    backend: Any
+    works: list[dist.Work] = field(default_factory=list)
+    sending: bool = False
+
+
 class WeightSender:
     """Rank 0's end of the weight group. `leave` may be called from any thread and ends a stuck `join` or `send`."""
 
     def __init__(self) -> None:
-        self._group: WeightGroup | None = None
-        self._backend: dist.Backend | None = None
-        self._store: dist.TCPStore | None = None
+        self._joined: _Joined | None = None
         self._left = threading.Event()
         self._lock = threading.Lock()
 
     def join(self, group: WeightGroup, device: torch.device) -> None:
         """Open the group and wait for every engine. Raises `PublicationError` after `group.timeout` seconds or when told to leave."""
-        if self._backend is not None:
-            self.leave()
+        self.leave()
         left = self._left = threading.Event()
-        outcome: list[tuple[dist.TCPStore, dist.Backend] | BaseException] = []
+        outcome: list[_Joined | Exception] = []
         # Joining blocks inside torch, for at most the timeout; in a thread of its own, `leave` needn't wait for it.
         thread = threading.Thread(target=_join, args=(group, device, outcome), name=f"join {group.name}", daemon=True)
         thread.start()
         what = f"weight group {group.name!r} at {group.address}:{group.port}"
-        _wait(lambda: not thread.is_alive(), left, 2 * group.timeout + 5, what)
-        if isinstance(outcome[0], BaseException):
+        _wait(lambda: bool(outcome), left, 2 * group.timeout + 5, what)
+        made = outcome[0]
+        if isinstance(made, Exception):
             raise PublicationError(
-                f"{what}: not all of {group.world_size - 1} engines joined within {group.timeout:.0f} s: {outcome[0]}"
-            ) from outcome[0]
+                f"{what} of this trainer and {group.world_size - 1} engines did not come about within {group.timeout:.0f} s: "
+                f"{_first_line(made)}"
+            ) from made
         with self._lock:
-            self._store, self._backend = outcome[0]
-            self._group = group
+            self._joined = made
 
     def send(self, tensors: list[Tensor]) -> int:
         """Broadcast tensors one by one, in order; return the bytes sent. Raises `PublicationError`, never hangs."""
         with self._lock:
-            group, backend, left = self._group, self._backend, self._left
-        if group is None or backend is None:
-            raise PublicationError("no weight group was joined")
-        what = f"weight group {group.name!r}: broadcast"
+            joined, left = self._joined, self._left
+            if joined is None:
+                raise PublicationError("no weight group was joined")
+            joined.sending = True
+        what = f"weight group {joined.group.name!r}: broadcast"
         options = dist.BroadcastOptions()
         options.rootRank = 0
         try:
-            works = [backend.broadcast([tensor], options) for tensor in tensors]
-            for work in works:
-                _wait(work.is_completed, left, group.timeout, what)
-            for work in works:
+            for tensor in tensors:
+                joined.works.append(joined.backend.broadcast([tensor], options))
+            for work in joined.works:
+                _wait(work.is_completed, left, joined.group.timeout, what)
                 work.wait()
+            joined.works.clear()
         except RuntimeError as cause:
-            raise PublicationError(f"{what} failed: {str(cause).splitlines()[0]}") from cause
+            raise PublicationError(f"{what} failed: {_first_line(cause)}") from cause
+        finally:
+            joined.sending = False
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def leave(self) -> None:
         """Leave the group and end what is stuck in it. Does nothing without a group."""
         self._left.set()
         with self._lock:
-            backend, store = self._backend, self._store
-            self._backend = self._store = self._group = None
-        if backend is not None:
-            # A backend is only freed when what is stuck in it has timed out: not in a thread that others wait for.
-            threading.Thread(target=_free, args=([backend, store],), name="leave weight group", daemon=True).start()
+            joined, self._joined = self._joined, None
+        if joined is None:
+            return
+        with suppress(RuntimeError):
+            joined.backend.abort()  # ends what NCCL is stuck in; gloo's ends at its timeout
+        if _idle(joined):
+            _close(joined)
+        else:
+            threading.Thread(target=_close_when_idle, args=(joined,), name="close weight group", daemon=True).start()
 
 
-def _join(group: WeightGroup, device: torch.device, outcome: list[tuple[dist.TCPStore, dist.Backend] | BaseException]) -> None:
+def _join(group: WeightGroup, device: torch.device, outcome: list[_Joined | Exception]) -> None:
     timeout = timedelta(seconds=group.timeout)
     try:
         store = dist.TCPStore(group.address, group.port, group.world_size, True, timeout, multi_tenant=True)
@@ -115,11 +134,12 @@ def _join(group: WeightGroup, device: torch.device, outcome: list[tuple[dist.TCP
         if group.backend == "nccl":
             torch.cuda.set_device(device)
             options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timeout
+            # Long after our own deadline: NCCL's watchdog would end the whole process.
+            options._timeout = 2 * timeout + timedelta(seconds=60)
             backend = dist.ProcessGroupNCCL(prefixed, 0, group.world_size, options)
         else:
             backend = dist.ProcessGroupGloo(prefixed, 0, group.world_size, timeout)
-        outcome.append((store, backend))
+        outcome.append(_Joined(group, store, backend))
     except Exception as cause:
         outcome.append(cause)
 
@@ -135,8 +155,21 @@ def _wait(done: Callable[[], bool], left: threading.Event, timeout: float, what:
         pause = min(pause * 1.5, 0.01)
 
 
-def _free(held: list[object]) -> None:
-    backend = held[0]
-    with suppress(RuntimeError):
-        backend.abort()
-    held.clear()
+def _idle(joined: _Joined) -> bool:
+    return not joined.sending and all(work.is_completed() for work in joined.works)
+
+
+def _close_when_idle(joined: _Joined) -> None:
+    # Freeing a backend waits for what is stuck in it with the interpreter locked, which would stop the whole process.
+    while not _idle(joined):
+        time.sleep(0.05)
+    _close(joined)
+
+
+def _close(joined: _Joined) -> None:
+    joined.works.clear()
+    joined.backend = joined.store = None
+
+
+def _first_line(cause: BaseException) -> str:
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0]

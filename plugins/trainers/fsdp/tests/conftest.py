@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from asyncrl import RunFacts, TrainerPlace, TrainingBatch
+from asyncrl.training.publication import free_port
 from asyncrl_fsdp import FsdpOptions, FsdpTrainer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -24,12 +24,6 @@ from transformers.utils import logging as transformers_logging
 torch.set_num_threads(1)
 transformers_logging.disable_progress_bar()
 FACTS = RunFacts(batch_size=4, group_size=4, max_concurrent_samples=16, steps=10, synchronous=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +114,7 @@ def open_trainer(tiny_model: Path) -> Iterator[Callable[..., FsdpTrainer]]:
                 world_size=1,
                 local_rank=0,
                 master_address="127.0.0.1",
-                master_port=free_port(),
+                master_port=free_port("127.0.0.1"),
                 device="cpu",
                 model=model,
                 publish_dtype=publish_dtype,
@@ -142,7 +136,7 @@ def run_ranks(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
     def run(ranks: int, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         directory = tmp_path_factory.mktemp("ranks")
         for job in jobs:
-            job["port"] = free_port()
+            job["port"] = free_port("127.0.0.1")
         (directory / "jobs.pickle").write_bytes(pickle.dumps((str(tiny_model), jobs)))
         worker = Path(__file__).with_name("rank_worker.py")
         env = {**os.environ, "OMP_NUM_THREADS": "1"}

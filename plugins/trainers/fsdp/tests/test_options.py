@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from asyncrl import OptionError, RunFacts
+from asyncrl.hookspecs import SLOT_HOOKS
+from asyncrl.host import Active, Host
 from asyncrl_fsdp import FsdpOptions, FsdpTrainer
 
 ASYNC = RunFacts(batch_size=4, group_size=4, max_concurrent_samples=16, steps=10)
@@ -64,6 +66,14 @@ def test_contradictions_are_refused(run: dict[str, Any], options: dict[str, Any]
 
 def test_top_p_goes_with_a_recomputed_old_policy() -> None:
     check(dataclasses.replace(ASYNC, top_p=0.9), old_policy="recomputed", correction="none")
+
+
+def test_host_accepts_every_hook() -> None:
+    host = Host([Active("trainer", "fsdp", "asyncrl-plugin-fsdp", "0.1.0", FsdpTrainer(FsdpOptions(), ASYNC))])
+    for hook in SLOT_HOOKS["trainer"]:
+        host.one(hook)
+    with pytest.raises(OptionError):
+        host.each("check_run", run=ASYNC)
 
 
 def test_plugin_is_imported_without_torch() -> None:

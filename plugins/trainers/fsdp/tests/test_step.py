@@ -169,3 +169,10 @@ def test_infinite_gradient_is_refused_before_it_reaches_the_weights(open_trainer
     with pytest.raises(TrainerError, match="gradient's norm is nan"):
         trainer.train_batch(dataclasses.replace(batch, rewards=np.full_like(batch.rewards, np.nan)))
     assert trainer.weight_manifest().digest == before
+
+
+def test_rewarded_samples_become_likelier(open_trainer: Open, make_batch: Make) -> None:
+    batch = make_batch(noise=0.0, ages=1)
+    trainer = open_trainer(policy_loss="policy-gradient", correction="none", advantage="r-mean", learning_rate=3e-3)
+    losses = [trainer.train_batch(batch).metrics["loss"] for _ in range(10)]
+    assert losses[-1] < losses[0] - 0.1
