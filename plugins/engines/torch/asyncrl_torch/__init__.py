@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from asyncrl.authoring import Plugin, PluginOptions
-from asyncrl.hookspecs import hookimpl
-from asyncrl.rollout.engine import EngineNeeds, EnginePlace, ServerSpec
+from asyncrl import EngineNeeds, EnginePlace, Plugin, PluginOptions, ServerSpec, hookimpl
 from pydantic import Field
 
 

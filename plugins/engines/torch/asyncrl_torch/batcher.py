@@ -7,6 +7,7 @@ step, so the first generated token needs no pass of its own, and a request that 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -133,12 +134,15 @@ class Batcher:
         assert self._sampler is not None
         logits = self.runner.decode(self._tokens, self._positions, self._longest)
         tokens, logprobs = self._sampler.sample(logits)
+        values = logprobs.tolist()
+        if not math.isfinite(sum(values)):
+            raise FloatingPointError(f"the model's output under weight version {self.version} is not finite")
         self._tokens = tokens[:, None]
         self._positions = self._positions + 1
         self._longest += 1
         heard: list[Request] = []
         done = False
-        for request, token, logprob in zip(self._rows, tokens.tolist(), logprobs.tolist(), strict=True):
+        for request, token, logprob in zip(self._rows, tokens.tolist(), values, strict=True):
             request.output.append(token)
             request.logprobs.append(logprob)
             sampling = request.sampling

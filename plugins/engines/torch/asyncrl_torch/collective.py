@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -48,12 +49,11 @@ class WeightGroups:
 
     def join(self, to: GroupAddress) -> None:
         """Join a group; returns when every member has. Raises `BadRequest` when it does not come about in time."""
-        if to.name in self._groups:
-            raise BadRequest(f"this engine is in a weight group named {to.name!r} already")
         if to.backend not in BACKENDS:
             raise BadRequest(f"unknown backend {to.backend!r}; there are {', '.join(BACKENDS)}")
         if to.backend == "nccl" and self._device.type != "cuda":
             raise BadRequest("backend nccl needs an engine on cuda; use gloo")
+        _free(self._groups.pop(to.name, None))  # of a trainer that has gone without a word
         try:
             store = dist.TCPStore(to.address, to.port, to.world_size, to.rank == 0, self._timeout, multi_tenant=True)
             nested = dist.PrefixStore(f"{to.name}/", dist.PrefixStore(to.name, store))
@@ -86,15 +86,24 @@ class WeightGroups:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         except RuntimeError as cause:
-            self._groups.pop(name, None)
+            if self._groups.get(name) is group:
+                del self._groups[name]
             raise BadRequest(f"receiving weights from group {name!r} failed: {_first_line(cause)}") from cause
         return tensors
 
     def leave(self, name: str) -> None:
-        """Leave a group. Raises `BadRequest` for an unknown one."""
+        """Leave a group, and end a `receive` that is stuck in it. Raises `BadRequest` for an unknown one."""
         group = self._groups.pop(name, None)
         if group is None:
             raise BadRequest(f"this engine is in no weight group named {name!r}")
+        _free(group)
+
+
+def _free(group: Any) -> None:
+    """End whatever is stuck in a group."""
+    if group is not None:
+        with suppress(RuntimeError):
+            group.abort()
 
 
 def _first_line(cause: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -218,3 +219,6 @@ async def _errors_as_json(http: web.Request, handler: Handler) -> web.StreamResp
         return refusal(str(error), 400)
     except web.HTTPException as error:
         return refusal(f"{http.method} {http.path}: {error.reason}", error.status)
+    except Exception as error:
+        traceback.print_exc()
+        return refusal(f"{http.method} {http.path} failed: {type(error).__name__}: {error}", 500)

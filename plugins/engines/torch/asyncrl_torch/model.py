@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
+from asyncrl_torch.attention import use_decode_attention
 from asyncrl_torch.cache import SlotCache, rounded
 from asyncrl_torch.norms import fuse_norms
 from asyncrl_torch.requests import Limits
@@ -37,8 +38,6 @@ class Piece:
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
     """Return the model of a Hugging Face directory, in evaluation mode. Raises `UnsupportedModel`."""
-    if not path.is_dir():
-        raise UnsupportedModel(f"no such model directory: {path}")
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
@@ -49,6 +48,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> torch.nn
         raise UnsupportedModel(f"{path} could not be loaded: {cause}") from cause
     model = model.to(device).eval()
     fuse_norms(model)
+    use_decode_attention(model)
     return model
 
 

@@ -5,6 +5,8 @@ Only norms that are proven to compute the same are replaced, so a model whose no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
@@ -30,7 +32,7 @@ def fuse_norms(model: torch.nn.Module) -> int:
     return count
 
 
-def _fused(norm: torch.nn.Module):
+def _fused(norm: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     weight, shape, epsilon = norm.weight, tuple(norm.weight.shape), norm.variance_epsilon
 
     def forward(hidden_states: torch.Tensor) -> torch.Tensor:

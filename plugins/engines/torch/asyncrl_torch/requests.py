@@ -94,8 +94,9 @@ class Request:
 
     def spans(self) -> list[dict[str, Any]]:
         """Return the version spans over the output, without empty ones."""
-        total = len(self.output)
-        ends = [start for _, start in self.marks[1:]] + [total]
+        if not self.marks:
+            return []
+        ends = [*(start for _, start in self.marks[1:]), len(self.output)]
         return [
             {"version": str(version), "start": start, "end": end}
             for (version, start), end in zip(self.marks, ends, strict=True)

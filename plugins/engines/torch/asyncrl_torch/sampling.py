@@ -64,6 +64,7 @@ class RowSampler:
             uniform = torch.tensor([draw() for draw in self._draws], dtype=torch.float64, device=self._device)[:, None]
             cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
             tokens = torch.searchsorted(cumulative, cumulative[:, -1:] * (uniform * BELOW_ONE), right=True)
+            tokens = tokens.clamp_(max=logits.shape[-1] - 1)  # only NaN gets past the end; the caller looks for it
             if self._greedy is not None:
                 tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
         return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]

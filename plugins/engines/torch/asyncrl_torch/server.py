@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from asyncrl_torch.lifetime import end_with
 
@@ -53,7 +54,7 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def give_up(message: str) -> None:
+def give_up(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr, flush=True)
     raise SystemExit(CANNOT_START)
 
@@ -63,6 +64,8 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.parent_pid:
         end_with(arguments.parent_pid)
     os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
+    if not arguments.model.is_dir():
+        give_up(f"no such model directory: {arguments.model}")
     sock = listen(arguments.host, arguments.port)
     asyncio.run(serve(arguments, sock))
 

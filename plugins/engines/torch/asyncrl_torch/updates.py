@@ -99,8 +99,8 @@ class WeightUpdates:
         async with self._lock:
             try:
                 tensors = await self._in_thread(self._groups.receive, group, shapes, kinds)
-            except BadRequest as cause:
-                self._failure = str(cause)
+            except BaseException as cause:  # also when the caller has gone: what follows would be an update with a hole
+                self._failure = str(cause) or "a bucket was given up"
                 raise
             self._staged.update(zip(names, tensors, strict=True))
             self._staged_version = version if version is not None else self._staged_version
@@ -109,14 +109,15 @@ class WeightUpdates:
         return f"received {len(names)} weights"
 
     async def end(self) -> str:
-        """Serve what was received since `begin`."""
+        """Serve what was received since `begin`; all of the model's weights or nothing."""
         if not self._open:
             raise BadRequest("no weight update is open: /begin_weight_update comes first")
         async with self._lock:
             self._open = False
             staged, self._staged = self._staged, {}
-            if self._failure:
-                raise BadRequest(f"the weight update was discarded and the weights are as before: {self._failure}")
+            failure = self._failure or (self._weights.lacking(staged) if staged else "")
+            if failure:
+                raise BadRequest(f"the weight update was discarded and the weights are as before: {failure}")
             if staged:
                 await self._serve(staged, self._staged_version, abort=False)
         return f"{len(staged)} weights were updated"

@@ -62,11 +62,15 @@ class ModelWeights:
             raise BadRequest(f"the weights at {path} can't be read: {type(cause).__name__}: {cause}") from cause
         for name, tensor in new.items():
             self.check(name, tensor.shape)
+        if lacking := self.lacking(new):
+            raise BadRequest(f"the weights at {path} are incomplete: {lacking}")
+        return new
+
+    def lacking(self, new: Iterable[str]) -> str:
+        """Return which of the model's weights are not among these names, in words; '' when none is lacking."""
         given = {id(self._tensors[name]) for name in new}
         missing = [name for name in self._parameters if id(self._tensors[name]) not in given]
-        if missing:
-            raise BadRequest(f"the weights at {path} lack {len(missing)} of the model's, such as {missing[0]!r}")
-        return new
+        return f"{len(missing)} of {len(self._parameters)} weights are missing, such as {missing[0]!r}" if missing else ""
 
     def _convert(self, path: Path) -> dict[str, torch.Tensor]:
         """Read a checkpoint whose names differ from the model's, the way transformers does."""

@@ -7,7 +7,6 @@ interpreter lock in its operators, so HTTP work overlaps with them (measured: se
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import traceback
 from collections import deque
@@ -18,9 +17,6 @@ from asyncrl_torch.batcher import Batcher
 from asyncrl_torch.requests import Request
 
 T = TypeVar("T")
-
-SWITCH_INTERVAL = 0.0005
-"""Seconds after which a thread that computes in Python must yield to one that waits; the default of 5 ms is several steps."""
 
 
 class Worker:
@@ -35,7 +31,6 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="generate", daemon=True)
 
     def start(self) -> None:
-        sys.setswitchinterval(SWITCH_INTERVAL)
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
