@@ -52,6 +52,7 @@ class RunFacts:
     top_k: int = -1
     max_new_tokens: int = 256
     max_retries: int = 3
+    on_unused: str = "drop"
     synchronous: bool = False
     device: str = "cpu"
     dtype: str = "float32"

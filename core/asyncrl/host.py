@@ -54,30 +54,38 @@ class Host:
         self._manager.add_hookspecs(hookspecs)
         self._by_object: dict[int, Active] = {}
         self._warned: set[tuple[str, str]] = set()
+        self._many: dict[str, list[tuple[Active, Callable[..., Any], tuple[str, ...]]]] = {}
         for active in self.actives:
             self._register(active)
 
-    def plugin(self, slot: str) -> Any:
-        """Return the one active plugin of a slot. Raises KeyError when there is none."""
+    def active(self, slot: str) -> Active:
+        """Return the one active plugin of a slot with where it came from. Raises KeyError when there is none."""
         for active in self.actives:
             if active.slot == slot:
-                return active.plugin
+                return active
         raise KeyError(slot)
+
+    def plugin(self, slot: str) -> Any:
+        """Return the one active plugin object of a slot. Raises KeyError when there is none."""
+        return self.active(slot).plugin
 
     def one(self, hook: str) -> Callable[..., Any]:
         """Return a callable for a slot hook; an exception in it becomes `PluginFailed` with the cause chained.
 
         For an asynchronous hook the callable returns an awaitable with the same guarantee. `AsyncrlError`s pass unchanged.
         """
-        caller = getattr(self._manager.hook, hook)
-        owners = [impl for impl in caller.get_hookimpls() if not impl.wrapper and not impl.hookwrapper]
+        impls = getattr(self._manager.hook, hook).get_hookimpls()
+        owners = [impl for impl in impls if not impl.wrapper and not impl.hookwrapper]
         if len(owners) != 1:
             found = ", ".join(str(self._by_object[id(impl.plugin)]) for impl in owners) or "none"
             raise PluginLoadError(f"hook {hook} needs exactly one implementation, found: {found}")
         active = self._by_object[id(owners[0].plugin)]
-        is_async = inspect.iscoroutinefunction(getattr(hookspecs, hook))
+        spec = getattr(hookspecs, hook)
+        takes_all = set(owners[0].argnames) == set(inspect.signature(spec).parameters)
+        # Going through pluggy costs several microseconds a call, which only a wrapper or a shorter signature is worth.
+        caller = owners[0].function if takes_all and len(impls) == 1 else getattr(self._manager.hook, hook)
 
-        if is_async:
+        if inspect.iscoroutinefunction(spec):
 
             async def call_async(**arguments: Any) -> Any:
                 try:
@@ -98,6 +106,11 @@ class Host:
                 raise self._failed(active, hook, cause) from cause
 
         return call
+
+    def owner(self, hook: str) -> str:
+        """Return who implements a slot hook, for messages."""
+        impls = getattr(self._manager.hook, hook).get_hookimpls()
+        return str(next(self._by_object[id(impl.plugin)] for impl in impls if not impl.wrapper and not impl.hookwrapper))
 
     def has(self, hook: str) -> bool:
         """Whether any active plugin implements the hook."""
@@ -131,9 +144,12 @@ class Host:
         return [delta for part in [self.metrics, *(a.plugin.metrics for a in self.actives)] if (delta := part.drain())]
 
     def _implementations(self, hook: str) -> list[tuple[Active, Callable[..., Any], tuple[str, ...]]]:
-        impls = getattr(self._manager.hook, hook).get_hookimpls()
-        found = [(self._by_object[id(impl.plugin)], impl.function, impl.argnames) for impl in impls]
-        return sorted(found, key=lambda entry: self.actives.index(entry[0]))
+        found = self._many.get(hook)
+        if found is None:
+            impls = getattr(self._manager.hook, hook).get_hookimpls()
+            unsorted = [(self._by_object[id(impl.plugin)], impl.function, impl.argnames) for impl in impls]
+            found = self._many[hook] = sorted(unsorted, key=lambda entry: self.actives.index(entry[0]))
+        return found
 
     def _register(self, active: Active) -> None:
         for name, function in inspect.getmembers(type(active.plugin), inspect.isfunction):
@@ -145,13 +161,17 @@ class Host:
         self._by_object[id(active.plugin)] = active
 
     def _check_hook(self, active: Active, name: str, function: Callable[..., Any]) -> None:
-        if getattr(function, "asyncrl_impl", None) is None:
+        options = getattr(function, "asyncrl_impl", None)
+        if options is None:
             return
         where = f"{active}: {name} at {inspect.getsourcefile(function)}:{function.__code__.co_firstlineno}"
         spec = getattr(hookspecs, name, None)
         if spec is None or not hasattr(spec, "asyncrl_spec"):
             raise PluginLoadError(f"{where}: there is no hook of this name")
-        if inspect.iscoroutinefunction(spec) != inspect.iscoroutinefunction(function):
+        wraps = options["wrapper"] or options["hookwrapper"]
+        if wraps and (inspect.iscoroutinefunction(spec) or not spec.asyncrl_spec["firstresult"]):
+            raise PluginLoadError(f"{where}: only a synchronous hook of a one-plugin slot can be wrapped")
+        if not wraps and inspect.iscoroutinefunction(spec) != inspect.iscoroutinefunction(function):
             wanted = "async def" if inspect.iscoroutinefunction(spec) else "def"
             raise PluginLoadError(f"{where}: the hook must be written with `{wanted}`")
 

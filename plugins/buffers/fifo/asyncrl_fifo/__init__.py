@@ -1,1 +1,56 @@
 """First in, first out buffer of finished groups."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from asyncrl import (
+    ACCEPTED,
+    FULL,
+    NOTHING,
+    BufferOptions,
+    Group,
+    Plugin,
+    PutOutcome,
+    Restored,
+    RunFacts,
+    State,
+    Taken,
+    hookimpl,
+    taken,
+)
+
+
+class Fifo(Plugin):
+    """Gives groups in the order in which they finished; evicts nothing."""
+
+    Options = BufferOptions
+
+    def __init__(self, options: BufferOptions, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self._capacity = options.capacity(run.batch_size)
+        self._groups: deque[Group] = deque()
+
+    @hookimpl
+    def buffer_put(self, group: Group) -> PutOutcome:
+        if len(self._groups) >= self._capacity:
+            return FULL
+        self._groups.append(group)
+        return ACCEPTED
+
+    @hookimpl
+    def buffer_take(self, version: int) -> Taken:
+        return taken(self._groups.popleft()) if self._groups else NOTHING
+
+    @hookimpl
+    def buffer_size(self) -> int:
+        return len(self._groups)
+
+    @hookimpl
+    def buffer_state(self) -> State:
+        return State(tuple(self._groups))
+
+    @hookimpl
+    def buffer_restore(self, state: State) -> Restored:
+        self._groups = deque(state.groups[: self._capacity])
+        return Restored(state.groups[self._capacity :])

@@ -1,0 +1,136 @@
+"""The `Sampler` that a producer is handed: generate on the pool, score by the task, and put a group together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from asyncrl.errors import BooksError, EnginesLost, PluginFailed, PluginLoadError, RequestFailed, Stopped
+from asyncrl.ledger import reason_word
+from asyncrl.rollout.engine import GenerateRequest, Generates
+from asyncrl.rollout.metrics import RolloutMetrics
+from asyncrl.rollout.sampler import SampleDone
+from asyncrl.samples import Completion, Group, Prompt, Sample, SamplingParams, Score, Status, TokenIds, full_mask
+
+log = logging.getLogger("asyncrl")
+
+ScoreHook: TypeAlias = Callable[..., Awaitable[Any]]
+Discarded: TypeAlias = Callable[[int, str], None]
+
+# Errors that say that the run is over, not that this one reward is wrong.
+FATAL = (BooksError, EnginesLost, PluginLoadError, Stopped)
+
+
+class GroupSampler:
+    """One object serves every group.
+
+    Args:
+        pool: where requests go.
+        score: the task's hook, called as ``score(prompt=…, sample=…)``.
+        metrics: where failures and retries are counted.
+        discarded: called with (tokens, reason) for each sample that is thrown away and generated again.
+    """
+
+    def __init__(
+        self,
+        pool: Generates,
+        score: ScoreHook,
+        *,
+        group_size: int,
+        params: SamplingParams,
+        max_retries: int,
+        metrics: RolloutMetrics,
+        discarded: Discarded = lambda tokens, reason: None,
+    ) -> None:
+        self.group_size = group_size
+        self.params = params
+        self._generate = pool.generate
+        self._score = score
+        self._max_retries = max_retries
+        self._metrics = metrics
+        self._discarded = discarded
+        self._warned: set[str] = set()
+
+    def generate(self, prompt: Prompt, token_ids: TokenIds) -> Coroutine[Any, Any, Completion]:
+        """Continue `token_ids` (int32[n]) on the pool. Raises `RequestFailed` when retrying transient errors did not help."""
+        return self._generate(GenerateRequest(token_ids, self.params, prompt.prompt_id))
+
+    async def score(self, prompt: Prompt, sample: Sample) -> Sample:
+        """Return the sample with the task's reward; FAILED with the reason if the task's scoring raised. A sample that can't be
+        trained on is not scored."""
+        if not sample.usable:
+            return sample
+        try:
+            score = await self._score(prompt=prompt, sample=sample)
+        except FATAL:
+            raise
+        except Exception as error:
+            return self._unscored(prompt, sample, error)
+        if not isinstance(score, Score):
+            raise PluginFailed(f"the task answered score_sample with {score!r}; right is a Score")
+        if not math.isfinite(score.reward):
+            return self._unscored(prompt, sample, ValueError(f"the reward is {score.reward}"))
+        if score.failure:
+            self._metrics.score_failures.add(1, reason_word(score.failure))
+        return Sample(
+            sample.token_ids, sample.logprobs, sample.loss_mask, sample.spans, sample.status, score.reward, sample.reason
+        )
+
+    async def group(self, prompt: Prompt, one: Callable[[Prompt], Awaitable[Sample]], done: SampleDone) -> Group:
+        """Run `one(prompt)` `group_size` times at once and put the results together, in the order they were started. A failed
+        sample alone is generated again, at most `max_retries` times; `done` is called once as each sample ends.
+
+        Any error but `RequestFailed` from one sample cancels the others and is raised.
+        """
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._sample(prompt, one, done)) for _ in range(self.group_size)]
+        try:
+            return Group(prompt, tuple(await asyncio.gather(*tasks)))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _sample(self, prompt: Prompt, one: Callable[[Prompt], Awaitable[Sample]], done: SampleDone) -> Sample:
+        attempt = 0
+        while True:
+            try:
+                sample = await one(prompt)
+            except RequestFailed as error:
+                sample = _nothing_generated(Status.FAILED, f"request_failed: {error}")
+            if sample.usable:
+                break
+            reason = reason_word(sample.reason or sample.status.value)
+            self._metrics.sample_failures.add(1, reason)
+            if attempt == self._max_retries:
+                break
+            attempt += 1
+            self._metrics.sample_retries.add(1, reason)
+            if tokens := len(sample.token_ids):
+                self._metrics.tokens.add(tokens, reason)
+                self._discarded(tokens, reason)
+        done(sample)
+        return sample
+
+    def _unscored(self, prompt: Prompt, sample: Sample, error: Exception) -> Sample:
+        cause = error.__cause__ if isinstance(error, PluginFailed) and error.__cause__ is not None else error
+        what = f"reward_error: {type(cause).__name__}: {cause}"
+        if type(cause).__name__ not in self._warned:
+            self._warned.add(type(cause).__name__)
+            detail = "".join(traceback.format_exception(cause))
+            log.warning(
+                "scoring a sample of prompt %d (%s) failed; this kind is said once\n%s", prompt.prompt_id, prompt.source, detail
+            )
+        return Sample(sample.token_ids, sample.logprobs, sample.loss_mask, sample.spans, Status.FAILED, sample.reward, what)
+
+
+def _nothing_generated(status: Status, reason: str) -> Sample:
+    """Return a sample for which nothing was generated."""
+    return Sample(np.zeros(0, np.int32), np.zeros(0, np.float32), full_mask(0), (), status, 0.0, reason)

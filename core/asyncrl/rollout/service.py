@@ -1,0 +1,179 @@
+"""The rollout side as one object: plugins, ledger, gate, producer loop and sampler, behind plain async methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncrl.authoring import RunFacts
+from asyncrl.errors import BooksError
+from asyncrl.evaluation.records import EvalSet
+from asyncrl.host import Host
+from asyncrl.ledger import Ledger, Place
+from asyncrl.metrics import Delta
+from asyncrl.rollout.batches import Batches, BatchInfo
+from asyncrl.rollout.engine import Generates
+from asyncrl.rollout.gate import Gate
+from asyncrl.rollout.group_sampler import GroupSampler
+from asyncrl.rollout.metrics import RolloutMetrics
+from asyncrl.rollout.producer_loop import ProducerLoop
+from asyncrl.samples import SamplingParams
+from asyncrl.training.interfaces import TrainingBatch
+
+
+class RolloutService:
+    """Runs on one event loop; make it there.
+
+    Args:
+        host: the plugins of task, producer, scheduler, buffer, staleness, and any filters and observers. The task is open.
+        pool: where requests go.
+        on_unused: ``drop`` or ``retry``: what happens to an aborted group's prompt.
+        wait_warning: seconds after which a wait says what it waits for, again and again.
+        stop_timeout: seconds that `stop` grants to what is in flight.
+
+    Raises:
+        PluginLoadError: a slot has no plugin, or a hook no implementation.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        pool: Generates,
+        facts: RunFacts,
+        *,
+        on_unused: str = "drop",
+        wait_warning: float = 30.0,
+        stop_timeout: float = 10.0,
+    ) -> None:
+        self.ledger = Ledger()
+        self.metrics = RolloutMetrics("rollout")
+        self._host = host
+        self._facts = facts
+        self._stop_timeout = stop_timeout
+        self._score = host.one("score_sample")
+        params = SamplingParams(facts.max_new_tokens, facts.temperature, facts.top_p, facts.top_k)
+        sampler = GroupSampler(
+            pool,
+            self._score,
+            group_size=facts.group_size,
+            params=params,
+            max_retries=facts.max_retries,
+            metrics=self.metrics,
+            discarded=self.ledger.discarded,
+        )
+        self._gate = Gate(host, self.ledger, facts, self.metrics, on_unused=on_unused, wait_warning=wait_warning)
+        self._loop = ProducerLoop(host, self.ledger, self._gate, sampler, facts)
+        self._batches = Batches(host, self.ledger, self.metrics, params)
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens of every sample that has ended so far."""
+        return self.ledger.generated_tokens
+
+    async def start(self) -> None:
+        """Begin to generate."""
+        self._loop.start()
+
+    async def take_batch(self, version: int, step: int) -> tuple[TrainingBatch, BatchInfo]:
+        """Wait for the batch of `step`, for the trainer that is about to improve `version`. Cancelling it loses nothing.
+
+        Raises:
+            AsyncrlError: what ended the producer loop, unchanged.
+            DeadlineExceeded: nothing can come any more.
+            BooksError: a group was lost or doubled.
+        """
+        self._loop.steps_left = max(1, self._facts.steps - step + 1)
+        groups = await self._gate.take_groups(version, f"the batch of step {step}")
+        made = self._batches.hand_out(groups, version, step)
+        self._gate.batch = []
+        self._loop.steps_left = self._facts.steps - step
+        self._loop.groups_handed_out = self._batches.groups
+        self.check()
+        return made
+
+    def trained(self, step: int) -> None:
+        """The batch of `step` was trained: its prompts have ended."""
+        self._batches.trained(step)
+        self.check()
+
+    def on_published(self, version: int) -> None:
+        """Every engine serves `version`."""
+        self._loop.version = version
+        self._loop.wake()
+
+    async def pause_submission(self) -> None:
+        """Start no further groups; what is in flight finishes and is buffered. Raises what ended the producer loop."""
+        self._loop.paused = True
+        if self._gate.failure is not None:
+            raise self._gate.failure
+
+    def resume_submission(self) -> None:
+        self._loop.paused = False
+        self._loop.wake()
+
+    def eval_sampler(self, engines: Generates, one: EvalSet) -> GroupSampler:
+        """Return a sampler for an eval set, whose failures do not count among the run's own."""
+        return GroupSampler(
+            engines,
+            self._score,
+            group_size=one.samples_per_prompt,
+            params=one.params,
+            max_retries=self._facts.max_retries,
+            metrics=RolloutMetrics("rollout"),
+        )
+
+    def drain_metrics(self) -> list[Delta]:
+        """Take the metrics of the rollout side and of its plugins. Cheap however many groups are held."""
+        self._gate.measure(self._loop.version)
+        self.metrics.samples_in_flight.set(self._loop.samples_in_flight)
+        self.metrics.groups_in_flight.set(self._loop.groups_running)
+        return [self.metrics.drain(), *self._host.drain()]
+
+    def books(self) -> dict[str, Any]:
+        """Return groups and tokens by fate (see `Ledger.books`), and ``staleness: {mean, max}`` of what was trained."""
+        mean = self._batches.staleness_sum / self.ledger.trained if self.ledger.trained else 0.0
+        return self.ledger.books() | {"staleness": {"mean": mean, "max": self._batches.staleness_max}}
+
+    def check(self) -> None:
+        """Raise `BooksError` unless ledger, buffer and gate agree. Running sums only."""
+        self.ledger.check()
+        self._gate.store.check()
+        if self.ledger.count(Place.BUFFERED) != self._gate.store.size:
+            held, booked = self._gate.store.size, self.ledger.count(Place.BUFFERED)
+            raise BooksError(f"{self._gate.store.owner} holds {held} groups, the ledger says {booked}")
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs: ``ledger`` (JSON), ``buffer`` (`State`), and the groups in ``batch`` and ``waiting``.
+
+        A batch that the trainer has and did not report as trained is not in it: its prompts are issued again.
+        """
+        return {
+            "ledger": self.ledger.state()
+            | {"staleness": [self._batches.staleness_sum, self._batches.staleness_max], "handed_out": self._batches.groups},
+            "buffer": self._gate.store.state(),
+            "batch": tuple(self._gate.batch),
+            "waiting": tuple(self._gate.waiting),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a former `state`; before `start`. What was in flight is issued again, and so is what a smaller buffer
+        leaves out."""
+        held = self._gate.store.restore(state["buffer"])
+        size = self._facts.batch_size
+        batch, waiting = state["batch"][:size], state["batch"][size:] + state["waiting"]
+        places = {Place.BUFFERED: held, Place.IN_BATCH: batch, Place.IN_FLIGHT: waiting}
+        kept = [(group.prompt_id, group.num_tokens, place) for place, groups in places.items() for group in groups]
+        self.ledger.restore(state["ledger"], kept)
+        self._gate.restore(batch, waiting)
+        self._batches.staleness_sum, self._batches.staleness_max = state["ledger"]["staleness"]
+        self._batches.groups = self._loop.groups_handed_out = state["ledger"]["handed_out"]
+        self.check()
+
+    async def stop(self) -> None:
+        """Cancel what is in flight; takers get `Stopped`.
+
+        Raises:
+            DeadlineExceeded: something did not end within `stop_timeout` seconds.
+        """
+        self._gate.close()
+        await self._loop.stop(self._stop_timeout)
+        self.check()

@@ -1,0 +1,96 @@
+"""The buffer plugin with its books and the ages of what it holds, kept as running sums beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncrl.errors import BooksError, PluginFailed
+from asyncrl.host import Host
+from asyncrl.ledger import Ledger
+from asyncrl.rollout.verdicts import PutOutcome, Restored, State, Taken
+from asyncrl.samples import Group
+
+
+class GroupStore:
+    """Puts and takes through the buffer plugin; the ledger follows each move.
+
+    Attributes:
+        size: groups held.
+    """
+
+    def __init__(self, host: Host, ledger: Ledger) -> None:
+        self.size = 0
+        self.owner = host.owner("buffer_put")
+        self._put = host.one("buffer_put")
+        self._take = host.one("buffer_take")
+        self._real_size = host.one("buffer_size")
+        self._state = host.one("buffer_state")
+        self._restore = host.one("buffer_restore")
+        self._ledger = ledger
+        self._versions: dict[int, int] = {}
+        self._version_sum = 0
+
+    def put(self, group: Group) -> PutOutcome:
+        """Offer a group. Evicted groups have left the store but are still *buffered* in the ledger: the caller ends them."""
+        outcome = self._put(group=group)
+        if not isinstance(outcome, PutOutcome) or (outcome.evicted and not outcome.stored):
+            raise PluginFailed(f"{self.owner} answered buffer_put with {outcome!r}; right are accepted(evicted) and FULL")
+        if outcome.stored:
+            self._ledger.buffered(group.prompt_id)
+            self._count(group, 1)
+            for evicted in outcome.evicted:
+                self._count(evicted, -1)
+        return outcome
+
+    def take(self, version: int) -> Group | None:
+        """Take the next group for the trainer that is about to improve `version`; None when the buffer gives none."""
+        answer = self._take(version=version)
+        if not isinstance(answer, Taken) or len(answer.groups) > 1:
+            raise PluginFailed(f"{self.owner} answered buffer_take with {answer!r}; right are taken(group) and NOTHING")
+        if not answer.groups:
+            return None
+        group = answer.groups[0]
+        self._ledger.batched(group.prompt_id)
+        self._count(group, -1)
+        return group
+
+    def ages(self, version: int) -> tuple[int, int, int, int]:
+        """Return count, sum, minimum and maximum of the staleness of what is held."""
+        if not self._versions:
+            return 0, 0, 0, 0
+        oldest, newest = min(self._versions), max(self._versions)
+        return self.size, self.size * version - self._version_sum, version - newest, version - oldest
+
+    def check(self) -> None:
+        """Raise `BooksError` when the buffer lost or doubled a group."""
+        if (real := self._real_size()) != self.size:
+            raise BooksError(f"{self.owner} holds {real} groups, but was given {self.size} that it did not hand back")
+
+    def state(self) -> State:
+        state: State = self._state()
+        if len(state.groups) != self.size:
+            raise BooksError(f"{self.owner} gave a state of {len(state.groups)} groups while it holds {self.size}")
+        return state
+
+    def restore(self, state: State) -> Sequence[Group]:
+        """Fill an empty buffer and return the groups it holds now. The caller restores the ledger."""
+        restored: Any = self._restore(state=state)
+        if not isinstance(restored, Restored):
+            raise PluginFailed(f"{self.owner} answered buffer_restore with {restored!r}; right is Restored(left_out)")
+        left_out = {group.prompt_id for group in restored.left_out}
+        held = [group for group in state.groups if group.prompt_id not in left_out]
+        for group in held:
+            self._count(group, 1)
+        self.check()
+        return held
+
+    def _count(self, group: Group, change: int) -> None:
+        version = group.oldest_version
+        self.size += change
+        self._version_sum += change * version
+        left = self._versions.get(version, 0) + change
+        if left:
+            self._versions[version] = left
+        else:
+            del self._versions[version]
