@@ -179,7 +179,8 @@ class EngineWeights:
             except EngineFault:
                 raise
             except EngineError:  # an update that broke off was left open
-                await engine.end_update()
+                with contextlib.suppress(EngineError):
+                    await engine.end_update()
                 await engine.begin_update()
 
         async def end(engine: EngineClient) -> None:

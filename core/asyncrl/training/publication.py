@@ -79,7 +79,7 @@ class PublishPlan:
     Attributes:
         strategy: ``disk`` or ``broadcast``.
         mode: ``retract`` or ``in_place``: what the engines do with requests in flight.
-        timeout: seconds for one publication in all.
+        timeout: seconds that the trainer's side and the engines' side of a publication may take, each.
         run_id: unique name of the run; part of the directory's name.
         directory: below which weights are exported (disk). Trainer and engines must both see it.
         address: of trainer rank 0, as the engines reach it (broadcast).
@@ -178,12 +178,12 @@ class Publisher:
         started = time.monotonic()
         by = self._by_disk if self._plan.strategy == "disk" else self._by_broadcast
         try:
-            async with asyncio.timeout(self._plan.timeout + GRACE):
+            async with asyncio.timeout(2 * self._plan.timeout + GRACE):
                 version, digest, num_bytes = await by(number)
         except TimeoutError:
             raise PublicationError(
-                f"publication of version {self.version + 1} took more than {self._plan.timeout:g} s: {self._doing}",
-                origin="publish_timeout",
+                f"publication of version {self.version + 1} was not done in time (publish_timeout is {self._plan.timeout:g} s): "
+                f"{self._doing}"
             ) from None
         except AsyncrlError as cause:
             cause.origin = cause.origin or f"publication of version {self.version + 1} by {self._plan.strategy}"
@@ -201,7 +201,8 @@ class Publisher:
         try:
             self._doing = f"the trainer was exporting to {directory}"
             directory.parent.mkdir(parents=True, exist_ok=True)
-            exported = await self._trainer.export(directory)
+            async with asyncio.timeout(self._plan.timeout):
+                exported = await self._trainer.export(directory)
             version = number(exported.digest)
             self._doing = "the engines were loading"
             await self._engines.load_from_disk(version, exported.directory, exported.digest, self._plan.mode)
@@ -213,7 +214,9 @@ class Publisher:
 
     async def _by_broadcast(self, number: Callable[[str], int]) -> tuple[int, str, int]:
         self._doing = "the trainer was listing its weights"
-        manifest = await self._trainer.manifest()
+        started = time.monotonic()
+        async with asyncio.timeout(self._plan.timeout):
+            manifest = await self._trainer.manifest()
         version = number(manifest.digest)
         try:
             for attempt in range(1, BROADCAST_TRIES + 1):
@@ -222,7 +225,7 @@ class Publisher:
                     await self._send(version, manifest)
                     return version, manifest.digest, manifest.num_bytes
                 except PublicationError as cause:
-                    if attempt == BROADCAST_TRIES:
+                    if attempt == BROADCAST_TRIES or time.monotonic() - started > self._plan.timeout:
                         raise
                     self.metrics.retries.add()
                     log.warning("publication of version %d by broadcast is tried again: %s", version, cause.message)
