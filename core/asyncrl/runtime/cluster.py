@@ -46,7 +46,7 @@ class Cluster:
             ray.init(address=self._address, log_to_driver=False)
             return
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
-        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+        logging.getLogger("ray").setLevel(logging.ERROR)
         shared_memory = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else OBJECT_STORE_BYTES
         cpus = max(os.cpu_count() or 1, round(sum(need.cpus for need in self._bundles)) + 1)
         ray.init(

@@ -15,13 +15,14 @@ from asyncrl.host import Host, HostMetrics
 from asyncrl.loggers import MetricRecord
 from asyncrl.metrics import Axis, Declared, Delta, Registry
 from asyncrl.rollout.metrics import RolloutMetrics
+from asyncrl.rollout.pool import PoolMetrics
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes
 from asyncrl.training.metrics import EvalMetrics, RunMetrics
-from asyncrl.training.publication import Publisher
+from asyncrl.training.publication import PublicationMetrics, Publisher
 
 log = logging.getLogger("asyncrl")
 POLL_SECONDS = 1.0
@@ -34,6 +35,8 @@ def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
         EvalMetrics.declared("eval"),
         RolloutMetrics.declared("rollout"),
         HostMetrics.declared("plugins"),
+        PublicationMetrics.declared("publication"),
+        PoolMetrics.declared("engines"),
     ]
     return [metric for group in core for metric in group] + [
         metric for plugin in plugins for metric in plugin.Metrics.declared(f"{plugin.slot}/{plugin.name}")

@@ -12,13 +12,11 @@ from typing import Any
 import ray
 
 from asyncrl.authoring import RunFacts
-from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
+from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.evaluation.sets import RunEvalSets
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient, make_session
-from asyncrl.rollout.engine import Generates
-from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.service import RolloutService
 from asyncrl.rollout.weights import EngineWeights
@@ -112,7 +110,7 @@ class RolloutActor:
             self._host.one("eval_sets")(),
             self._pool,
             produce=self._host.one("produce"),
-            make_sampler=self._eval_sampler,
+            make_sampler=self._service.eval_sampler,
             max_concurrent_samples=self._facts.max_concurrent_samples,
         )
         shares_engines = self._host.plugin("eval").uses_rollout_engines
@@ -146,7 +144,7 @@ class RolloutActor:
         )
 
     async def ledger_state(self) -> Any:
-        return self._service.state()["ledger"]
+        return self._service.ledger.state()
 
     async def close(self, outcome: str) -> dict[str, Any]:
         """Stop the producer, close task and connections; return the final books."""
@@ -160,6 +158,3 @@ class RolloutActor:
             await engine.close()
         await self._session.close()
         return books
-
-    def _eval_sampler(self, engines: Generates, one: EvalSet) -> GroupSampler:
-        raise RuntimeError

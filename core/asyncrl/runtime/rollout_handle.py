@@ -46,7 +46,8 @@ class RolloutHandle:
         return await ask(self._actor.evaluate.remote(checkpoint), WHO)
 
     async def members(self) -> list[str]:
-        return await self._weights("members")
+        members: list[str] = await self._weights("members")
+        return members
 
     async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
         await self._weights("load_from_disk", version, path, digest, mode)

@@ -69,7 +69,9 @@ class _Run:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._core = config.core
-        self._facts: RunFacts = replace(config.facts(), device=resolve_device(config.core.device))
+        self._facts: RunFacts = replace(
+            config.facts(), device=resolve_device(config.core.device), on_unused=config.core.on_unused
+        )
         self._directory = RunDirectory(Path(self._core.runs_dir), run_name(self._core.name, config.file))
         self._facts = replace(self._facts, run_dir=str(self._directory.path))
         self._host: Host = build_host(config.specs, self._facts)

@@ -53,8 +53,8 @@ class TrainerGroup:
 
     async def address(self) -> str:
         """Return the address at which engines reach rank 0."""
-        address, _ = await ask(self._ranks[0].rendezvous.remote(), "trainer rank 0")
-        return address
+        answer: tuple[str, int] = await ask(self._ranks[0].rendezvous.remote(), "trainer rank 0")
+        return answer[0]
 
     async def train(self, batch: Any) -> StepReport:
         """`batch` is an object reference; every rank reads the same copy in shared memory."""
