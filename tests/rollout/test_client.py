@@ -86,7 +86,9 @@ async def test_a_label_older_than_known_is_believed(server: HttpEngine, client: 
 
 
 @pytest.mark.parametrize("ids", [(64,), (1, -1), (2**31 - 1,), ()])
-async def test_ids_that_would_kill_a_server_are_never_sent(server: HttpEngine, client: EngineClient, ids: tuple[int, ...]) -> None:
+async def test_ids_that_would_kill_a_server_are_never_sent(
+    server: HttpEngine, client: EngineClient, ids: tuple[int, ...]
+) -> None:
     with pytest.raises(RequestFailed, match=r"outside the vocabulary of 64|empty"):
         await client.generate(request(*ids))
     assert not server.requests and client.in_flight == 0
@@ -127,7 +129,9 @@ async def test_an_aborted_request_comes_back_partial(server: HttpEngine, client:
 
 
 @pytest.mark.parametrize("fault", ["500", "close", "close_mid_body", "garbage", "list", "short", "long", "nan"])
-async def test_what_another_try_may_cure_is_a_fault_naming_the_engine(server: HttpEngine, client: EngineClient, fault: str) -> None:
+async def test_what_another_try_may_cure_is_a_fault_naming_the_engine(
+    server: HttpEngine, client: EngineClient, fault: str
+) -> None:
     """Field reports 12 and 13: no answer, half an answer, or one that does not add up."""
     server.fail("/generate", fault)
     with pytest.raises(EngineFault, match="^engine-0: ") as raised:
@@ -157,13 +161,17 @@ async def test_control_calls_have_deadlines_of_their_own(server: HttpEngine, ses
         await client.pause("retract")
 
 
-async def test_a_refused_control_call_repeats_what_the_server_said(server: HttpEngine, client: EngineClient, tmp_path: Any) -> None:
+async def test_a_refused_control_call_repeats_what_the_server_said(
+    server: HttpEngine, client: EngineClient, tmp_path: Any
+) -> None:
     with pytest.raises(EngineError, match=r"update_weights_from_disk was refused with 400: .*no such model") as raised:
         await client.load_from_disk(tmp_path / "nowhere", 1, flush_cache=True)
     assert not isinstance(raised.value, EngineFault)
 
 
-async def test_health_is_told_from_weights_and_never_asks_the_endpoint_that_blocks(server: HttpEngine, client: EngineClient) -> None:
+async def test_health_is_told_from_weights_and_never_asks_the_endpoint_that_blocks(
+    server: HttpEngine, client: EngineClient
+) -> None:
     assert await client.healthy()
     await client.pause("retract")
     assert await client.healthy()

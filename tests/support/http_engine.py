@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -172,15 +173,19 @@ class HttpEngine:
         labels: list[str] = []
         self.generated[rid] = 0
         reason = "length"
-        while len(tokens) < wanted:
-            async with self._changed:
-                await self._changed.wait_for(lambda: rid in self._aborted or not self._held(len(tokens)))
-            if rid in self._aborted:
-                reason = "abort"
-                break
-            tokens.append((prompt[-1] + len(tokens)) % self.vocab_size)
-            labels.append(self.label)
-            self.generated[rid] = len(tokens)
+        try:
+            while len(tokens) < wanted:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: rid in self._aborted or not self._held(len(tokens)))
+                if rid in self._aborted:
+                    reason = "abort"
+                    break
+                tokens.append((prompt[-1] + len(tokens)) % self.vocab_size)
+                labels.append(self.label)
+                self.generated[rid] = len(tokens)
+                await self._notify()
+        finally:
+            del self.generated[rid]
             await self._notify()
         meta: dict[str, Any] = {
             "id": rid,
@@ -190,9 +195,8 @@ class HttpEngine:
         }
         if self.spans:
             cuts = [0, *(i for i in range(1, len(labels)) if labels[i] != labels[i - 1]), len(labels)]
-            pairs = zip(cuts, cuts[1:], strict=False)
+            pairs = itertools.pairwise(cuts)
             meta["weight_versions"] = [{"version": labels[a], "start": a, "end": b} for a, b in pairs if a < b]
-        del self.generated[rid]
         return {"output_ids": tokens, "meta_info": meta}
 
     def _held(self, count: int) -> bool:

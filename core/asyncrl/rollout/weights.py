@@ -218,10 +218,10 @@ class EngineWeights:
         found = await engine.digest()
         if engine.comparable_digest:
             if found != digest:
-                raise PublicationError(f"{engine.name} serves weights with digest {found[:12]}, the trainer sent {digest[:12]}")
+                raise PublicationError(f"it serves weights with digest {found[:12]}, the trainer sent {digest[:12]}")
         else:
             if found == before and digest != self._digest:
-                raise PublicationError(f"{engine.name} took the update, but its weights did not change")
+                raise PublicationError("it took the update, but its weights did not change")
         if await engine.served_version() != version:
             await engine.set_version_label(version)
         if not engine.comparable_digest:
@@ -309,12 +309,12 @@ class EngineWeights:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         causes: dict[str, str] = {}
-        for task in done:
-            if (error := task.exception()) is None:
-                continue
-            if not isinstance(error, EngineError | PublicationError):
+        for task, name in tasks.items():
+            error = task.exception() if task in done else None
+            if isinstance(error, EngineError | PublicationError):
+                causes[name] = error.message
+            elif error is not None:
                 raise error
-            causes[tasks[task]] = error.message
         if until == asyncio.ALL_COMPLETED or not causes:
             causes.update({tasks[task]: f"not done within {self._timeout:g} s" for task in pending})
         return causes
