@@ -92,7 +92,10 @@ class ResourceError(UserError):
 
 
 class PluginError(AsyncrlError):
+    """``detail`` is the formatted traceback of the cause, so that it survives a process boundary; empty when there is none."""
+
     exit_code = 3
+    detail: str = ""
 
 
 class PluginLoadError(PluginError):
@@ -104,9 +107,7 @@ class PluginMismatch(PluginError):
 
 
 class PluginFailed(PluginError):
-    """A slot's hook raised. ``detail`` is the formatted traceback of the cause, so that it survives a process boundary."""
-
-    detail: str = ""
+    pass
 
 
 class RunError(AsyncrlError):

@@ -1,0 +1,113 @@
+"""Values that somebody wrote become a checked model of options; what is wrong becomes one line that says where it was written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from asyncrl.errors import AsyncrlError, OptionError, PluginLoadError
+from asyncrl.fields import from_text, is_secret, is_switch, plain, rebase, words
+from asyncrl.run_file import Given
+from asyncrl.run_options import Contradiction, RunOptions
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def build(kind: type[M], given: Mapping[str, Given], key: str, what: str, origins: dict[str, str], *, at: str = "") -> M:
+    """Validate what was written into a model of options, with all paths absolute; record the origins."""
+    prefix = f"{key}." if key else ""
+    values = {}
+    for option, one in given.items():
+        info = kind.model_fields.get(option)
+        if info is None:
+            candidates = [*(prefix + name for name in kind.model_fields), *([] if not key else RunOptions.model_fields)]
+            remedy = hint(prefix + option, candidates, "--" if one.text else "")
+            raise OptionError(f"{what} has no option {option!r}", origin=one.origin, remedy=remedy)
+        origins[prefix + option] = one.origin
+        value = one.value
+        if one.text:
+            value = _flag_value(option, one, kind)
+        values[option] = rebase(info.annotation, value, one.base)
+    try:
+        model = kind.model_validate_json(json.dumps(values, default=str), strict=True)
+        # Defaults may be relative paths too, and every process must mean the same place.
+        dumped = plain(model, secrets=True)
+        absolute = {name: rebase(info.annotation, dumped[name], Path.cwd()) for name, info in kind.model_fields.items()}
+    except ValidationError as error:
+        raise _explain(error, kind, given, key, what, at) from None
+    try:
+        return kind.model_validate_json(json.dumps(absolute), strict=True)
+    except (ValidationError, TypeError, ValueError) as cause:
+        raise PluginLoadError(f"{what}: its options do not survive being written as JSON: {type(cause).__name__}") from None
+
+
+def _flag_value(option: str, one: Given, kind: type[BaseModel]) -> Any:
+    info = kind.model_fields[option]
+    if not isinstance(one.value[-1], bool):
+        return from_text(info, [text for text in one.value if isinstance(text, str)])
+    if is_switch(info):
+        return one.value[-1]
+    problem = f"needs a value: {words(info)}" if one.value[-1] else f"{option} is no switch, it wants {words(info)}"
+    raise OptionError(problem, origin=one.origin)
+
+
+def _explain(
+    error: ValidationError, kind: type[BaseModel], given: Mapping[str, Given], key: str, what: str, at: str
+) -> AsyncrlError:
+    """Turn pydantic's first complaint into one line."""
+    prefix = f"{key}." if key else ""
+    first = error.errors(include_url=False)[0]
+    reason = first.get("ctx", {}).get("error")
+    if isinstance(reason, Contradiction):
+        where = [given[name].origin for name in reason.options if name in given]
+        return OptionError(str(reason), origin=", ".join(where), remedy=reason.remedy)
+    if isinstance(reason, AsyncrlError):
+        return reason
+    option = str(first["loc"][0]) if first["loc"] else ""
+    message = str(reason) if reason is not None else first["msg"][:1].lower() + first["msg"][1:]
+    if option not in given:
+        if first["type"] == "missing":
+            info = kind.model_fields[option]
+            remedy = f"write {option} in the file or --{prefix}{option.replace('_', '-')}; {words(info)}: {info.description}"
+            return OptionError(f"{what} needs its option {option!r}", origin=at, remedy=remedy)
+        return OptionError(f"{what}: {message}", origin=at)
+    info = kind.model_fields[option]
+    if reason is not None:
+        return OptionError(message, origin=given[option].origin)
+    inside = f" at {'.'.join(str(part) for part in first['loc'][1:])}: {message}" if len(first["loc"]) > 1 else ""
+    return OptionError(
+        f"got {_shown(given[option], is_secret(info.annotation))}, wants {words(info)}{inside}", origin=given[option].origin
+    )
+
+
+def _shown(given: Given, secret: bool) -> str:
+    if secret:
+        return "something else"
+    text = repr(given.value[-1] if given.text else given.value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def hint(name: str, options: Iterable[str], dashes: str) -> str:
+    """Suggest the nearest option: one with the same last part, else one spelled alike."""
+    flat = {option.replace("_", "-"): option for option in options}
+    wanted = name.replace("_", "-")
+    last = {full.rpartition(".")[2]: full for full in reversed(flat)}
+    near = (
+        [last[wanted.rpartition(".")[2]]] if wanted.rpartition(".")[2] in last else difflib.get_close_matches(wanted, flat, n=1)
+    )
+    near = near or [last[part] for part in difflib.get_close_matches(wanted.rpartition(".")[2], last, n=1)]
+    if not near:
+        return "asyncrl train --help lists them" if dashes else "docs/options.md lists them"
+    return f"did you mean {_spelled(near[0], flat[near[0]], dashes)}?"
+
+
+def _spelled(flag: str, key: str, dashes: str) -> str:
+    if dashes:
+        slot, dot, rest = key.rpartition(".")
+        return f"--{slot}{dot}{rest.replace('_', '-')}"
+    return key

@@ -1,0 +1,69 @@
+"""The `asyncrl` command: finds the subcommand, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from asyncrl import __version__
+from asyncrl.errors import AsyncrlError, OptionError, PluginError
+
+COMMANDS = {
+    "train": "train a model: asyncrl train RUN.toml [--OPTION VALUE] [--SLOT NAME] [--SLOT.OPTION VALUE]",
+    "plugins": "list the installed plugins, or show one",
+}
+"""Each is a module of this package with `run(arguments) -> exit code`."""
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports misuse like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message, origin=self.prog, remedy=f"see {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 done, 1 the run failed, 2 something written is wrong, 3 a plugin is at fault,
+    130 interrupted. An exception that is no `AsyncrlError` is a bug and keeps its traceback."""
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
+    except AsyncrlError as error:
+        report(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def report(error: AsyncrlError) -> None:
+    """Print one line on stderr; for a plugin's fault also where in the plugin it happened."""
+    print(f"asyncrl: error: {error}", file=sys.stderr)
+    if isinstance(error, PluginError):
+        cause = error.__cause__
+        detail = error.detail or ("".join(traceback.format_exception(cause)) if cause else "")
+        print("".join(f"  {line}\n" for line in detail.splitlines()), end="", file=sys.stderr)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="asyncrl",
+        description="Fully asynchronous reinforcement learning for language models.",
+        epilog="commands:\n" + "".join(f"  {name:<9} {text}\n" for name, text in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"asyncrl {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="asyncrl COMMAND --help lists them")
+    parsed = parser.parse_args(arguments)
+    code: int = import_module(f"asyncrl.cli.{parsed.command}").run(parsed.arguments)
+    return code

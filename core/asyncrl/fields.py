@@ -1,0 +1,205 @@
+"""One typed option: how it is described in words, read from a flag's text, and written as plain data."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+_NAMES: dict[Any, str] = {
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    Path: "path",
+    SecretStr: "secret text",
+    SecretBytes: "secret text",
+    Any: "anything",
+}
+_BOUNDS = {"ge": ">= {}", "gt": "> {}", "le": "<= {}", "lt": "< {}", "min_length": "length >= {}", "max_length": "length <= {}"}
+_HIDDEN = object()
+
+
+# Types ------------------------------------------------------------------------------------------------------------------
+
+
+def _bare(annotation: Any) -> Any:
+    return _bare(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Origin and arguments of a type; every union counts as `Union`, and `Annotated` is seen through."""
+    annotation = _bare(annotation)
+    origin = get_origin(annotation)
+    return (Union if origin is types.UnionType else origin), get_args(annotation)
+
+
+def can_be_none(annotation: Any) -> bool:
+    origin, arguments = _parts(annotation)
+    return origin is Union and type(None) in arguments
+
+
+def is_switch(info: FieldInfo) -> bool:
+    """Whether the option is a plain boolean, which needs no value on the command line."""
+    return info.annotation is bool
+
+
+def is_secret(annotation: Any) -> bool:
+    _, arguments = _parts(annotation)
+    return _bare(annotation) in (SecretStr, SecretBytes) or any(is_secret(part) for part in arguments)
+
+
+def _collection(annotation: Any) -> Literal["list", "dict", ""]:
+    origin, arguments = _parts(annotation)
+    if origin is Union:
+        return next((found for part in arguments if (found := _collection(part))), "")
+    base = origin or _bare(annotation)
+    if not isinstance(base, type):
+        return ""
+    if issubclass(base, Mapping):
+        return "dict"
+    return "list" if issubclass(base, list | tuple | set | frozenset) else ""
+
+
+def _name(annotation: Any) -> str:
+    origin, arguments = _parts(annotation)
+    if get_origin(annotation) is Annotated:
+        return " ".join([_name(get_args(annotation)[0]), *_bounds(get_args(annotation)[1:])])
+    if origin is Union:
+        names = [_name(part) for part in arguments if part is not type(None)]
+        return " or ".join([*names, *(["none"] if type(None) in arguments else [])])
+    if origin is Literal:
+        return "one of " + ", ".join(str(part) for part in arguments)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return "one of " + ", ".join(str(member.value) for member in annotation)
+    kind = _collection(annotation)
+    inner = [part for part in arguments if part is not Ellipsis]
+    if kind == "list":
+        return f"list of {' and '.join(_name(part) for part in inner)}" if inner else "list"
+    if kind == "dict":
+        return f"table of {_name(inner[-1])}" if inner else "table"
+    return _NAMES.get(annotation) or str(getattr(annotation, "__name__", annotation))
+
+
+def _bounds(metadata: Any) -> list[str]:
+    found = []
+    for item in metadata:
+        found += [text.format(value) for key, text in _BOUNDS.items() if (value := getattr(item, key, None)) is not None]
+        if pattern := getattr(item, "pattern", None):
+            found.append(f"matching {pattern}")
+    return found
+
+
+def words(info: FieldInfo) -> str:
+    """Type and bounds of an option, such as ``integer >= 1``."""
+    return " ".join([_name(info.annotation), *_bounds(info.metadata)])
+
+
+def default_text(info: FieldInfo, *, portable: bool = False) -> str:
+    """The default as people read it; ``required`` when there is none.
+
+    Args:
+        portable: give the rule instead of the value where the default depends on the machine.
+    """
+    if info.is_required():
+        return "required"
+    extra = info.json_schema_extra
+    if portable and isinstance(extra, dict) and "default" in extra:
+        return str(extra["default"])
+    value = plain(info.get_default(call_default_factory=True), secrets=False)
+    if value is _HIDDEN:
+        return "hidden"
+    if value is None:
+        return "none"
+    return value or "empty" if isinstance(value, str) else json.dumps(value)
+
+
+# Values -----------------------------------------------------------------------------------------------------------------
+
+
+def from_text(info: FieldInfo, texts: list[str]) -> Any:
+    """Return the JSON value that a flag's text means for an option; texts that fit nothing come back as they are.
+
+    Args:
+        texts: the value of each time the flag was given. The last one counts, except that lists and tables may be given bit by bit.
+    """
+    text, kind = texts[-1], _collection(info.annotation)
+    candidates: list[Any] = [None] if can_be_none(info.annotation) and text in ("", "none") else []
+    candidates += [text, *_as_json(text)]
+    if kind == "list":
+        bits = [_as_json(bit) for bit in texts]
+        candidates += [list(texts), [bit[0] if bit else text for bit, text in zip(bits, texts, strict=True)]]
+    if kind == "dict" and all("=" in bit for bit in texts):
+        pairs = [bit.split("=", 1) for bit in texts]
+        candidates += [dict(pairs), {key: (_as_json(value) or [value])[0] for key, value in pairs}]
+    if kind and len(texts) > 1:
+        candidates = candidates[-2:]
+    checked: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+    adapter: TypeAdapter[Any] = TypeAdapter(checked)
+    best = text
+    for candidate in candidates:
+        try:
+            adapter.validate_json(json.dumps(candidate), strict=True)
+            return candidate
+        except ValidationError as error:
+            if not error.errors()[0]["type"].endswith("_type"):  # right type, wrong value: the best one to complain about
+                best = candidate
+    return best
+
+
+def _as_json(text: str) -> list[Any]:
+    for read in (json.loads, float):
+        try:
+            return [read(text)]
+        except ValueError:
+            pass
+    return []
+
+
+def rebase(annotation: Any, value: Any, base: Path) -> Any:
+    """Return JSON data with every relative path in it made absolute below `base`; an empty one is None where None is allowed."""
+    annotation = _bare(annotation)
+    origin, arguments = _parts(annotation)
+    if annotation is Path and isinstance(value, str):
+        return str(base / Path(value).expanduser())
+    if origin is Union:
+        inner = [part for part in arguments if part is not type(None)]
+        if value == "" and _bare(inner[0]) is Path and type(None) in arguments:
+            return None
+        return rebase(inner[0], value, base) if len(inner) == 1 else value
+    if isinstance(value, list) and arguments:
+        return [rebase(arguments[0], item, base) for item in value]
+    if isinstance(value, dict) and len(arguments) == 2:
+        return {key: rebase(arguments[1], item, base) for key, item in value.items()}
+    if isinstance(value, dict) and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields
+        return {key: rebase(fields[key].annotation, item, base) if key in fields else item for key, item in value.items()}
+    return value
+
+
+def plain(value: Any, *, secrets: bool) -> Any:
+    """Return an option, or a whole model of options, as JSON data.
+
+    Args:
+        secrets: whether secrets are spelled out; if not, they are left out.
+    """
+    if isinstance(value, SecretStr | SecretBytes):
+        return to_jsonable_python(value.get_secret_value()) if secrets else _HIDDEN
+    if isinstance(value, BaseModel):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        items = {str(plain(key, secrets=secrets)): plain(item, secrets=secrets) for key, item in value.items()}
+        return {key: item for key, item in items.items() if item is not _HIDDEN}
+    if isinstance(value, list | tuple | set | frozenset):
+        found = [item for item in (plain(item, secrets=secrets) for item in value) if item is not _HIDDEN]
+        return sorted(found, key=json.dumps) if isinstance(value, set | frozenset) else found
+    if value is None or value is PydanticUndefined:
+        return None
+    return value if type(value) in (bool, int, float, str) else to_jsonable_python(value)

@@ -1,0 +1,278 @@
+"""Plugins by name: what is installed (metadata only), which one a name means, loading it, and rebuilding it in another process."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import socket
+import traceback
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+from asyncrl.errors import AmbiguousPlugin, AsyncrlError, PluginLoadError, PluginMismatch, UnknownPlugin
+
+if TYPE_CHECKING:
+    from asyncrl.authoring import Plugin, RunFacts
+    from asyncrl.host import Host
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for plugins. `key` is its name in flags and files, `defaults` are active when nothing is chosen."""
+
+    key: str
+    group: str
+    many: bool
+    defaults: tuple[str, ...]
+    help: str
+
+
+SLOTS: dict[str, Slot] = {
+    slot.key: slot
+    for slot in (
+        Slot("task", "asyncrl.tasks", False, ("sort-digits",), "prompts, reward and held-out sets"),
+        Slot("producer", "asyncrl.producers", False, ("single-turn",), "how a prompt becomes a group of samples"),
+        Slot("scheduler", "asyncrl.schedulers", False, ("sample",), "when a new group may start"),
+        Slot("buffer", "asyncrl.buffers", False, ("fifo",), "order and storage of finished groups"),
+        Slot("filters", "asyncrl.filters", True, (), "which finished groups are kept"),
+        Slot("staleness", "asyncrl.staleness", False, ("none",), "how old a group may be"),
+        Slot("engine", "asyncrl.engines", False, ("torch",), "generation"),
+        Slot("trainer", "asyncrl.trainers", False, ("fsdp",), "learning"),
+        Slot("eval", "asyncrl.evals", False, ("shared",), "where held-out sets are evaluated"),
+        Slot("loggers", "asyncrl.loggers", True, ("console", "jsonl"), "where metrics go"),
+        Slot("observers", "asyncrl.observers", True, (), "nothing; they watch"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """An installed plugin as its distribution's metadata describes it; nothing of it has been imported."""
+
+    slot: str
+    name: str
+    distribution: str
+    version: str
+    target: str
+    summary: str
+
+    def __str__(self) -> str:
+        return f"{self.slot} plugin {self.name!r} ({self.distribution} {self.version}, {self.target})"
+
+
+# Discovery --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Every installed plugin, in the order of slots and names. `strays` describes entry points that no slot can use."""
+
+    plugins: tuple[Found, ...]
+    strays: tuple[str, ...] = ()
+
+    def of(self, slot: str) -> list[Found]:
+        return [found for found in self.plugins if found.slot == slot]
+
+    def pick(self, slot: str, wanted: str, origin: str) -> Found:
+        """Return the plugin that `wanted` (``name`` or ``distribution:name``) means.
+
+        Raises:
+            UnknownPlugin: with the nearest name, what is installed for the slot, and other slots that have the name.
+            AmbiguousPlugin: two distributions offer the name and none was said.
+        """
+        distribution, _, name = wanted.rpartition(":")
+        named = [found for found in self.of(slot) if found.name == name]
+        matches = [found for found in named if not distribution or normalized(found.distribution) == normalized(distribution)]
+        if not matches:
+            raise self._unknown(slot, name, distribution, named, origin)
+        if len(matches) > 1:
+            both = " and ".join(f"{found.distribution} {found.version}" for found in matches)
+            choices = " or ".join(f"{found.distribution}:{name}" for found in matches)
+            raise AmbiguousPlugin(f"{slot} plugin {name!r} is offered by {both}", origin=origin, remedy=f"write {choices}")
+        return matches[0]
+
+    def _unknown(self, slot: str, name: str, distribution: str, named: list[Found], origin: str) -> UnknownPlugin:
+        installed = [found.name for found in self.of(slot)]
+        if distribution and named:
+            offers = ", ".join(found.distribution for found in named)
+            message = f"distribution {distribution!r} offers no {slot} plugin {name!r}; these do: {offers}"
+            return UnknownPlugin(message, origin=origin)
+        message = f"no {slot} plugin {name!r} is installed"
+        if near := difflib.get_close_matches(name, installed, n=1):
+            message += f"; did you mean {near[0]!r}?"
+        if elsewhere := sorted({found.slot for found in self.plugins if found.name == name}):
+            message += f"; there is one for {' and '.join(elsewhere)}"
+        for stray in self.strays:
+            message += f"; {stray}"
+        remedy = f"installed for {slot}: {', '.join(installed)}" if installed else f"nothing is installed for {slot}"
+        return UnknownPlugin(message, origin=origin, remedy=remedy)
+
+
+def normalized(distribution: str) -> str:
+    """Return a distribution's name as package indexes compare it: ``Asyncrl_Plugin.X`` is ``asyncrl-plugin-x``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def discover(path: Sequence[str] | None = None) -> Catalog:
+    """Read the entry points of every distribution on `path` (default `sys.path`). Imports none of them.
+
+    A distribution that is found twice, as an editable install is from its own folder, counts once: the first on the path, which is
+    also the one that an import would take.
+    """
+    slots = {slot.group: slot.key for slot in SLOTS.values()}
+    plugins: dict[tuple[str, str, str], Found] = {}
+    strays: list[str] = []
+    seen: set[str] = set()
+    for distribution in metadata.distributions() if path is None else metadata.distributions(path=list(path)):
+        try:
+            if "asyncrl." not in (distribution.read_text("entry_points.txt") or ""):
+                continue
+            about: Any = distribution.metadata  # unset keys answer None, which its type does not say
+            name, version, summary = about["Name"] or "unnamed", about["Version"] or "unknown", about["Summary"] or ""
+            points = list(distribution.entry_points)
+        except Exception as cause:  # a broken installation is only the business of whoever selects from it
+            strays.append(f"the metadata of an installed distribution can't be read: {type(cause).__name__}: {cause}")
+            continue
+        if normalized(name) in seen:
+            continue
+        seen.add(normalized(name))
+        for point in points:
+            if point.group in slots:
+                found = Found(slots[point.group], point.name, name, version, point.value, summary.strip())
+                plugins.setdefault((found.slot, found.name, normalized(name)), found)
+            elif point.group.startswith("asyncrl."):
+                near = difflib.get_close_matches(point.group, slots, n=1)
+                hint = f", did its author mean {near[0]!r}?" if near else ""
+                strays.append(f"{name} offers {point.name!r} to the unknown entry-point group {point.group!r}{hint}")
+    order = list(SLOTS)
+    ordered = sorted(plugins.values(), key=lambda found: (order.index(found.slot), found.name, found.distribution))
+    return Catalog(tuple(ordered), tuple(strays))
+
+
+# Loading ----------------------------------------------------------------------------------------------------------------
+
+
+def load(found: Found) -> type[Plugin]:
+    """Import a plugin and return its class, with `slot` and `name` filled in.
+
+    The class returned is a subclass made for this entry, so that one class may serve under several names.
+
+    Raises:
+        PluginLoadError: naming plugin, distribution, version and target; the cause is chained.
+    """
+    from asyncrl.authoring import Plugin
+
+    module, _, attribute = found.target.partition(":")
+    try:
+        kind: Any = import_module(module.strip())
+        for part in attribute.strip().split("."):
+            kind = getattr(kind, part)
+    except (Exception, SystemExit) as cause:
+        error = PluginLoadError(f"{found} can't be loaded: {type(cause).__name__}: {cause}")
+        error.detail = "".join(traceback.format_exception(cause))
+        raise error from cause
+    if not (inspect.isclass(kind) and issubclass(kind, Plugin)):
+        raise PluginLoadError(f"{found} is no class derived from asyncrl.Plugin")
+    for fault in _faults(found.slot, kind):
+        raise PluginLoadError(f"{found} {fault}")
+    members = {"slot": found.slot, "name": found.name, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), members)
+
+
+def _faults(slot: str, kind: type[Plugin]) -> Iterable[str]:
+    """What is wrong with a plugin class, as the end of a sentence."""
+    from asyncrl.authoring import PluginOptions
+    from asyncrl.fields import can_be_none
+    from asyncrl.hookspecs import OPTIONAL_HOOKS, SLOT_HOOKS
+    from asyncrl.metrics import MetricSet
+
+    if not (inspect.isclass(kind.Options) and issubclass(kind.Options, PluginOptions)):
+        yield "has Options that do not derive from asyncrl.PluginOptions"
+        return
+    if not (inspect.isclass(kind.Metrics) and issubclass(kind.Metrics, MetricSet)):
+        yield "has Metrics that do not derive from asyncrl.MetricSet"
+    if kind.Options.model_config.get("extra") != "forbid" or not kind.Options.model_config.get("frozen"):
+        yield "has Options that are not frozen, or accept unknown keys"
+    for option, info in kind.Options.model_fields.items():
+        if not info.description:
+            yield f"has no description of its option {option!r}"
+        if option == "name":
+            yield "has an option 'name', which is how plugins are selected"
+        if can_be_none(info.annotation) and not info.is_required() and info.get_default(call_default_factory=True) is not None:
+            yield f"has an option {option!r} that may be None but has another default: a file could not say None"
+    hooks = implemented(kind)
+    missing = [hook for hook in SLOT_HOOKS[slot] if hook not in OPTIONAL_HOOKS and hook != "task_model" and hook not in hooks]
+    if missing and not SLOTS[slot].many:
+        yield f"does not implement {', '.join(missing)}: each needs a method of that name marked @hookimpl"
+    if not hooks:
+        yield "implements no hook: methods need the mark @hookimpl"
+
+
+def implemented(kind: type[Plugin]) -> list[str]:
+    """Names of the methods marked as hook implementations."""
+    return [name for name, member in inspect.getmembers(kind, inspect.isfunction) if hasattr(member, "asyncrl_impl")]
+
+
+# Between processes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PluginSpec:
+    """All of a plugin that crosses a process boundary. `options` is JSON; it may hold secrets, so it is never shown."""
+
+    slot: str
+    name: str
+    distribution: str
+    version: str
+    options: str = field(repr=False)
+
+
+def build_host(specs: Sequence[PluginSpec], facts: RunFacts, slots: Collection[str] | None = None) -> Host:
+    """Build the plugins of `slots` (all by default) in this process, from what is installed here.
+
+    Raises:
+        PluginMismatch: another version, or nothing, is installed here.
+        PluginLoadError: a plugin can't be imported, or its constructor raised.
+    """
+    from asyncrl.host import Active, Host
+
+    catalog = discover()
+    actives = []
+    for spec in specs:
+        if slots is None or spec.slot in slots:
+            kind = load(_same(spec, catalog))
+            plugin = _construct(spec, kind, facts)
+            actives.append(Active(spec.slot, spec.name, spec.distribution, spec.version, plugin))
+    return Host(actives)
+
+
+def _same(spec: PluginSpec, catalog: Catalog) -> Found:
+    here = [
+        found
+        for found in catalog.of(spec.slot)
+        if found.name == spec.name and normalized(found.distribution) == normalized(spec.distribution)
+    ]
+    if here and here[0].version == spec.version:
+        return here[0]
+    raise PluginMismatch(
+        f"node {socket.gethostname()}: wanted {spec.slot} plugin {spec.name!r} of {spec.distribution} {spec.version}, "
+        f"found {f'version {here[0].version}' if here else 'none'}",
+        remedy="install the same distributions on every node",
+    )
+
+
+def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
+    try:
+        return kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
+    except AsyncrlError:
+        raise
+    except Exception as cause:
+        error = PluginLoadError(
+            f"{spec.slot} plugin {spec.name!r} ({spec.distribution} {spec.version}) can't be constructed: "
+            f"{type(cause).__name__}: {cause}"
+        )
+        error.detail = "".join(traceback.format_exception(cause))
+        raise error from cause

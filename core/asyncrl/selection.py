@@ -1,0 +1,133 @@
+"""Which plugins a run uses: defaults < file < flags, and what in file and flags belongs to none of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.authoring import Plugin
+from asyncrl.checking import hint
+from asyncrl.errors import OptionError
+from asyncrl.flags import Flag
+from asyncrl.plugins import SLOTS, Catalog, Found
+from asyncrl.run_file import Choice, Given, RunFile
+from asyncrl.run_options import RunOptions
+
+
+@dataclass
+class SortedFlags:
+    """Flags by what they set: core's options, selections by slot, options by slot (or ``slot.name``), and the rest."""
+
+    core: dict[str, Given]
+    selections: dict[str, Given]
+    plugins: dict[str, dict[str, Given]]
+    unknown: list[Flag]
+
+
+def sort_flags(flags: Iterable[Flag], base: Path) -> SortedFlags:
+    """Sort flags by what they set; the times that one was given become one list."""
+    sorted_ = SortedFlags({}, {}, {}, [])
+    for flag in flags:
+        slot, _, rest = flag.name.partition(".")
+        option = flag.name.replace("-", "_")
+        value = flag.value if flag.value is not None else not flag.negated
+        if option in RunOptions.model_fields:
+            table = sorted_.core
+        elif flag.name in SLOTS:
+            table, option = sorted_.selections, flag.name
+            if not isinstance(value, str):
+                raise OptionError("needs the name of a plugin", origin=flag.shown)
+        elif slot in SLOTS and rest:
+            name, _, option = rest.rpartition(".")
+            table = sorted_.plugins.setdefault(f"{slot}.{name}" if name else slot, {})
+            option = option.replace("-", "_")
+        else:
+            sorted_.unknown.append(flag)
+            continue
+        before = table[option].value if option in table else []
+        table[option] = Given([*before, value], flag.shown, base, text=True)
+    return sorted_
+
+
+def choose(
+    content: RunFile, flags: SortedFlags, catalog: Catalog, only: Collection[str] = SLOTS
+) -> tuple[list[tuple[Choice, Found]], list[str]]:
+    """Return the selected plugins of all slots, or of `only` some, and notes about options of the file that a flag has put out of use.
+
+    Raises:
+        UnknownPlugin, AmbiguousPlugin: a selection means no plugin, or two.
+        OptionError: a plugin is selected twice.
+    """
+    chosen: list[tuple[Choice, Found]] = []
+    notes: list[str] = []
+    for slot in (slot for slot in SLOTS.values() if slot.key in only):
+        written = content.choices.get(slot.key)
+        if written is None:
+            written = tuple(Choice(name, f"default of {slot.key}") for name in slot.defaults)
+        if not slot.many and not written[0].wanted:  # options without a name are the default plugin's
+            written = (Choice(slot.defaults[0], written[0].origin, written[0].options),)
+        selection = flags.selections.get(slot.key)
+        if selection is None:
+            found = [(choice, catalog.pick(slot.key, choice.wanted, choice.origin)) for choice in written]
+        else:
+            found, dropped = _override(slot.key, selection, written, catalog)
+            notes += [f"{choice.origin}: its options are not used, {selection.origin} chose otherwise" for choice in dropped]
+        names = [one.name for _, one in found]
+        for choice, one in found:
+            if names.count(one.name) > 1:
+                raise OptionError(f"{slot.key} plugin {one.name!r} is selected twice", origin=choice.origin)
+        chosen += found
+    return chosen, notes
+
+
+def _override(
+    slot: str, selection: Given, written: Sequence[Choice], catalog: Catalog
+) -> tuple[list[tuple[Choice, Found]], list[Choice]]:
+    """Apply a flag's selection; options of the file go only to the very plugin they were written for."""
+    text = selection.value[-1]
+    names = [name.strip() for name in text.split(",") if text.strip()] if SLOTS[slot].many else [text]
+    picked = [(name, catalog.pick(slot, name, selection.origin)) for name in names]
+    kept: dict[Found, Choice] = {}
+    for choice in written:
+        if choice.options:
+            for _, found in picked:
+                distribution, _, name = choice.wanted.rpartition(":")
+                if found.name == name and distribution in ("", found.distribution):
+                    kept[found] = choice
+    found_choices = [
+        (Choice(name, selection.origin, kept[found].options if found in kept else {}), found) for name, found in picked
+    ]
+    return found_choices, [choice for choice in written if choice.options and choice not in kept.values()]
+
+
+def option_key(found: Found) -> str:
+    """Return where a plugin's options are written: ``buffer``, or ``filters.reward-variance`` in a slot of many."""
+    return f"{found.slot}.{found.name}" if SLOTS[found.slot].many else found.slot
+
+
+def refuse_strays(content: RunFile, flags: SortedFlags, kinds: Sequence[tuple[Choice, Found, type[Plugin]]]) -> None:
+    """Raise for a key or flag that names nothing, suggesting any option that the run does have."""
+    options = [*RunOptions.model_fields, *SLOTS]
+    options += [f"{option_key(found)}.{option}" for _, found, kind in kinds for option in kind.Options.model_fields]
+    for given in content.unknown:
+        name = given.origin.rpartition(": ")[2]
+        if isinstance(given.value, dict):
+            near = difflib.get_close_matches(name, SLOTS, n=1)
+            remedy = f"did you mean [{near[0]}]?" if near else f"tables are {', '.join(SLOTS)}"
+            raise OptionError("there is no such table", origin=given.origin, remedy=remedy)
+        raise OptionError("there is no such option", origin=given.origin, remedy=hint(name, options, ""))
+    for flag in flags.unknown:
+        raise OptionError("there is no such option", origin=flag.shown, remedy=hint(flag.name, options, "--"))
+    active = [option_key(found) for _, found, _ in kinds]
+    for key, table in flags.plugins.items():
+        if key not in active:
+            origin = next(iter(table.values())).origin
+            slot, _, name = key.partition(".")
+            if not SLOTS[slot].many:
+                raise OptionError("there is no such option", origin=origin, remedy=hint(origin.lstrip("-"), options, "--"))
+            remedy = f"select it with --{slot} {name}" if name else f"write --{slot}.NAME.OPTION"
+            raise OptionError(
+                f"{slot} plugin {name!r} is not selected" if name else "which plugin?", origin=origin, remedy=remedy
+            )
