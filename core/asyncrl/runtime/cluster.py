@@ -19,8 +19,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import AsyncrlError, DeadlineExceeded, ResourceError, RunError
 from asyncrl.rollout.engine import EngineNeeds
+from asyncrl.rollout.patience import Wait
 
+log = logging.getLogger("asyncrl")
 T = TypeVar("T")
+WARN_SECONDS = 30.0
 OBJECT_STORE_BYTES = 2 * 2**30
 
 
@@ -94,14 +97,17 @@ class Cluster:
         shutil.rmtree(self.temp_dir, ignore_errors=True)
 
 
-async def ask(reference: Awaitable[T], what: str, timeout: float | None = None) -> T:
-    """Await an actor's answer.
+async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, *, warn: bool = True) -> T:
+    """Await an actor's answer, saying every 30 s that it is still waited for (not with `warn` off: the actor says it itself).
 
     Raises:
         AsyncrlError: what the actor raised, itself.
         RunError: the actor died, or raised something that is no `AsyncrlError`; the cause is chained.
         DeadlineExceeded: no answer within `timeout` seconds.
     """
+    wait = Wait(WARN_SECONDS, lambda seconds: log.warning("still waiting for %s (%.0f s)", what, seconds))
+    if warn:
+        wait.begin()
     try:
         return await (asyncio.wait_for(reference, timeout) if timeout is not None else reference)
     except RayTaskError as error:
@@ -113,3 +119,5 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None) 
         raise RunError(f"{what}: its process died: {error}") from error
     except (TimeoutError, GetTimeoutError):
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
+    finally:
+        wait.end()

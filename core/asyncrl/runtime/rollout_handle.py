@@ -36,14 +36,14 @@ class RolloutHandle:
         await ask(self._actor.start.remote(), WHO)
 
     async def take_batch(self, version: int, step: int) -> Any:
-        (batch,) = await ask(self._actor.take_batch.remote(version, step), WHO)
+        (batch,) = await ask(self._actor.take_batch.remote(version, step), WHO, warn=False)
         return batch
 
     async def trained(self, step: int) -> None:
         await ask(self._actor.trained.remote(step), WHO)
 
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
-        return await ask(self._actor.evaluate.remote(checkpoint), WHO)
+        return await ask(self._actor.evaluate.remote(checkpoint), f"the evaluation of version {checkpoint.version}")
 
     async def members(self) -> list[str]:
         members: list[str] = await self._weights("members")
