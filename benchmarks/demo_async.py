@@ -83,7 +83,7 @@ def train(scheduler: str, seed: int, runs_dir: Path) -> Measured:
     """
     name = f"{scheduler}-{seed}"
     command = [str(Path(sys.executable).parent / "asyncrl"), "train", "examples/demo.toml", "--scheduler", scheduler]
-    command += ["--name", name, "--runs_dir", str(runs_dir), "--seed", str(seed), "--eval_interval", "5"]
+    command += ["--name", name, "--runs-dir", str(runs_dir), "--seed", str(seed), "--eval-interval", "5"]
     output = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run(command, cwd=ROOT, timeout=DEADLINE_SECONDS, **output)
     if done.returncode:
