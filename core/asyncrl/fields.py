@@ -94,7 +94,7 @@ def _bounds(metadata: Any) -> list[str]:
         found += [text.format(value) for key, text in _BOUNDS.items() if (value := getattr(item, key, None)) is not None]
         if pattern := getattr(item, "pattern", None):
             found.append(f"matching {pattern}")
-    return found
+    return [" and ".join(found)] if found else []
 
 
 def words(info: FieldInfo) -> str:

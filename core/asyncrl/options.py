@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncrl.authoring import Plugin, PluginOptions, RunFacts
 from asyncrl.checking import build
-from asyncrl.errors import OptionError
+from asyncrl.errors import OptionError, UserError
 from asyncrl.fields import is_switch, plain
 from asyncrl.flags import CommandLine, scan
 from asyncrl.plugins import SLOTS, Catalog, Found, PluginSpec, discover, load
@@ -78,6 +78,7 @@ class RunConfig:
             top_k=core.top_k,
             max_new_tokens=core.max_new_tokens,
             max_retries=core.max_retries,
+            on_unused=core.on_unused,
             synchronous=any(getattr(kind, "synchronous", False) for kind in self.classes if kind.slot == "scheduler"),
             device=core.device,
             dtype=core.dtype,
@@ -111,7 +112,7 @@ class RunConfig:
         head = f"# Every option of the run{f' {self.core.name}' if self.core.name else ''}; secrets are left out.\n"
         return head + (f"# Unset: {unset}\n" if unset else "") + "\n" + tomli_w.dumps(_without_none(tree))
 
-    def located(self, error: OptionError) -> OptionError:
+    def located(self, error: UserError) -> UserError:
         """Return the error with option names in its origin (``a, buffer.b``) replaced by where they were written."""
         names = error.origin.split(", ")
         error.origin = ", ".join(self.origins.get(name, name) for name in names)
@@ -136,11 +137,10 @@ def resolve(file: Path | None, arguments: Sequence[str], catalog: Catalog | None
     catalog = catalog or discover()
     flags = sort_flags(line.flags, Path.cwd())
     choices, notes = choose(content, flags, catalog)
+    origins: dict[str, str] = {}
+    core = build(RunOptions, {**content.core, **flags.core}, "", "the run", origins)  # before imports that may take seconds
     kinds = [(choice, found, load(found)) for choice, found in choices]
     refuse_strays(content, flags, kinds)
-
-    origins: dict[str, str] = {}
-    core = build(RunOptions, {**content.core, **flags.core}, "", "the run", origins)
     plugins = []
     for choice, found, kind in kinds:
         key = option_key(found)

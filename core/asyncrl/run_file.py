@@ -56,7 +56,8 @@ def read_run_file(path: Path, core_options: Mapping[str, Any]) -> RunFile:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise OptionError("there is no such file", origin=str(path)) from None
+        remedy = "the one argument without a flag is the run's file"
+        raise OptionError("there is no such file", origin=str(path), remedy=remedy) from None
     except OSError as cause:
         raise OptionError(f"can't be read: {cause.strerror}", origin=str(path)) from cause
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:

@@ -12,17 +12,11 @@ from pydantic import BaseModel
 from asyncrl.authoring import Plugin
 from asyncrl.fields import default_text, is_switch, words
 from asyncrl.metrics import Declared
-from asyncrl.plugins import SLOTS
 
 
 def flag_of(key: str, option: str) -> str:
     """Return the flag of an option; `key` is '' for core, ``buffer``, or ``filters.reward-variance``."""
     return f"--{key}.{option.replace('_', '-')}" if key else f"--{option.replace('_', '-')}"
-
-
-def key_of(slot: str, name: str) -> str:
-    """Return where a plugin's options are written: its slot, and its name too in a slot of many."""
-    return f"{slot}.{name}" if SLOTS[slot].many else slot
 
 
 def option_lines(model: type[BaseModel], key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -54,8 +55,6 @@ def matching(catalog: Catalog, wanted: str) -> list[Found]:
     Raises:
         UnknownPlugin: there is none.
     """
-    import difflib
-
     before, _, name = wanted.rpartition(":")
     found = [one for one in catalog.plugins if one.name == name and (not before or _is_from(one, before))]
     if found:
@@ -76,7 +75,8 @@ def _is_from(found: Found, before: str) -> bool:
 
 def describe(found: Found) -> str:
     """Return everything one plugin declares. Imports it."""
-    from asyncrl.cli.describe import hook_lines, key_of, metric_lines, metrics_of, option_lines
+    from asyncrl.cli.describe import hook_lines, metric_lines, metrics_of, option_lines
+    from asyncrl.selection import option_key
 
     kind = load(found)
     return "\n".join(
@@ -84,7 +84,7 @@ def describe(found: Found) -> str:
             f"{found.slot} plugin {found.name}{' (default)' if is_default(found) else ''}: {found.summary}",
             f"  from {found.distribution} {found.version}, {found.target}",
             f"  {_selected_by(found)}",
-            f"options:\n{option_lines(kind.Options, key_of(found.slot, found.name))}",
+            f"options:\n{option_lines(kind.Options, option_key(found))}",
             f"metrics:\n{metric_lines(metrics_of(kind))}",
             f"hooks:\n{hook_lines(implemented(kind))}",
         ]

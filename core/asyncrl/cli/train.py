@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.errors import OptionError
+from asyncrl.errors import UserError
 from asyncrl.flags import CommandLine, scan
 from asyncrl.plugins import SLOTS, Catalog, Found, discover
 
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         return run_training(config)
-    except OptionError as error:
+    except UserError as error:
         raise config.located(error) from error.__cause__
 
 
