@@ -20,7 +20,7 @@ from asyncrl.training.interfaces import WeightGroup, WeightManifest
 
 log = logging.getLogger("asyncrl")
 
-CLEAN_UP_TIMEOUT = 10.0
+CLEAN_UP_TIMEOUT = 5.0
 TRIES = 2
 
 Update = Callable[[EngineClient], Awaitable[None]]

@@ -140,6 +140,7 @@ class Publisher:
         self._members: list[str] = []
         self._groups_made = 0
         self._doing = ""
+        self._failure = ""  # of the latest try that failed
         if plan.strategy == "disk":
             shutil.rmtree(plan.staging, ignore_errors=True)  # what a killed run of this name left behind
 
@@ -176,6 +177,7 @@ class Publisher:
 
     async def _publish(self, number: Callable[[str], int]) -> int:
         started = time.monotonic()
+        self._failure = ""
         by = self._by_disk if self._plan.strategy == "disk" else self._by_broadcast
         try:
             async with asyncio.timeout(2 * self._plan.timeout + GRACE):
@@ -183,7 +185,7 @@ class Publisher:
         except TimeoutError:
             raise PublicationError(
                 f"publication of version {self.version + 1} was not done in time (publish_timeout is {self._plan.timeout:g} s): "
-                f"{self._doing}"
+                f"{self._failure or self._doing}"
             ) from None
         except AsyncrlError as cause:
             cause.origin = cause.origin or f"publication of version {self.version + 1} by {self._plan.strategy}"
@@ -277,6 +279,7 @@ class Publisher:
             first = next((task for task in done if task.exception() is not None), None)
             if first is None:
                 return
+            self._failure = f"{sides[first]}: {_words(first.exception())}"
             if stoppable and sides[first] == "trainer":
                 await self._quietly(self._engines.stop_update(f"the trainer's side failed: {_words(first.exception())}"))
             await self._break_group()  # makes a send or receive that is stuck in the group fail
