@@ -83,34 +83,26 @@ class AtOnce:
 
 
 class OneByOne:
-    """Answers the oldest request, one each time the event loop comes round."""
+    """Answers the oldest request, and then the next one when the event loop comes round again."""
 
     engines: Sequence[Engine] = ()
 
     def __init__(self, answers: list[Completion]) -> None:
         self._answers = answers
         self._next = 0
-        self._open: deque[asyncio.Future[Completion]] = deque()
-        self._turning = False
+        self._open: deque[asyncio.Future[None]] = deque()
+        self._answering = False
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        self._open.append(future)
-        if not self._turning:
-            self._turning = True
-            loop.call_soon(self._turn)
-        return await future
-
-    def _turn(self) -> None:
-        if not self._open:
-            self._turning = False
-            return
-        future = self._open.popleft()
-        if not future.done():
-            self._next = (self._next + 1) % len(self._answers)
-            future.set_result(self._answers[self._next])
-        asyncio.get_running_loop().call_soon(self._turn)
+        if self._answering:
+            turn = asyncio.get_running_loop().create_future()
+            self._open.append(turn)
+            await turn
+        self._answering = bool(self._open)
+        if self._open:
+            self._open.popleft().set_result(None)
+        self._next = (self._next + 1) % len(self._answers)
+        return self._answers[self._next]
 
 
 def make_host(facts: RunFacts) -> Host:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from enum import Enum
+from enum import IntEnum
 from typing import Any
 
 from asyncrl.errors import BooksError
 
 
-class Place(str, Enum):
+class Place(IntEnum):
     """Where an open prompt is. `QUEUED` waits to be issued again and counts as in flight in the books."""
 
-    QUEUED = "queued"
-    IN_FLIGHT = "in flight"
-    BUFFERED = "buffered"
-    IN_BATCH = "in a batch"
+    QUEUED = 0
+    IN_FLIGHT = 1
+    BUFFERED = 2
+    IN_BATCH = 3
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 def reason_word(reason: str) -> str:
@@ -52,7 +55,7 @@ class Ledger:
         self.unfinished_tokens = 0
         self._open: dict[int, _Open] = {}
         self._queue: deque[int] = deque()
-        self._counts = dict.fromkeys(Place, 0)
+        self._counts = [0] * len(Place)
 
     def issue(self) -> int:
         """Put the next prompt in flight and return its id: one that waits to be issued again, else a new one."""
@@ -129,7 +132,7 @@ class Ledger:
 
     def check(self) -> None:
         """Raise `BooksError` unless groups and tokens balance. Running sums: cheap at any size."""
-        dropped, places, wasted = sum(self.dropped.values()), sum(self._counts.values()), sum(self.dropped_tokens.values())
+        dropped, places, wasted = sum(self.dropped.values()), sum(self._counts), sum(self.dropped_tokens.values())
         if self.cursor != self.trained + dropped + len(self._open) or places != len(self._open):
             raise BooksError(
                 f"the books do not balance: {self.cursor} groups issued, but {self.trained} trained, {dropped} dropped, "
@@ -183,7 +186,7 @@ class Ledger:
         tokens = state["tokens"]
         self.generated_tokens, self.trained_tokens = tokens["generated"], tokens["trained"]
         self.dropped_tokens, self.unfinished_tokens = dict(tokens["dropped"]), 0
-        self._counts = dict.fromkeys(Place, 0)
+        self._counts = [0] * len(Place)
         self._open = {prompt_id: _Open(Place.QUEUED, retries) for prompt_id, retries in state["open"]}
         self._counts[Place.QUEUED] = len(self._open)
         for prompt_id, count, place in kept:
@@ -197,13 +200,13 @@ class Ledger:
     def _entry(self, prompt_id: int, place: Place) -> _Open:
         entry = self._open.get(prompt_id)
         if entry is None or entry.place is not place:
-            raise self._illegal(prompt_id, entry, f"taken as {place.value}")
+            raise self._illegal(prompt_id, entry, f"taken as {place}")
         return entry
 
     def _move(self, prompt_id: int, origin: Place, target: Place) -> None:
         entry = self._open.get(prompt_id)
         if entry is None or entry.place is not origin:
-            raise self._illegal(prompt_id, entry, f"moved from {origin.value} to {target.value}")
+            raise self._illegal(prompt_id, entry, f"moved from {origin} to {target}")
         entry.place = target
         self._counts[origin] -= 1
         self._counts[target] += 1
@@ -219,4 +222,4 @@ class Ledger:
 
     def _illegal(self, prompt_id: int, entry: _Open | None, act: str) -> BooksError:
         ended = "it has ended" if prompt_id < self.cursor else "it was never issued"
-        return BooksError(f"prompt {prompt_id} cannot be {act}: {f'it is {entry.place.value}' if entry else ended}")
+        return BooksError(f"prompt {prompt_id} cannot be {act}: {f'it is {entry.place}' if entry else ended}")

@@ -142,9 +142,16 @@ class Distribution(Metric):
         """Record `count` values at once by their running sums."""
         if count > 0:
             key = self._key(label)
-            new = [count, total, low, high]
             old = self._state.get(key)
-            self._state[key] = new if old is None else self.merge(old, new)
+            if old is None:
+                self._state[key] = [count, total, low, high]
+                return
+            old[0] += count
+            old[1] += total
+            if low < old[2]:
+                old[2] = low
+            if high > old[3]:
+                old[3] = high
 
     @staticmethod
     def merge(old: Any, new: Any) -> Any:

@@ -160,18 +160,25 @@ class Group:
     def prompt_id(self) -> int:
         return self.prompt.prompt_id
 
-    @cached_property
+    @property
     def oldest_version(self) -> int:
         """Oldest weight version of any trained token in the group; -1 if the group generated nothing."""
-        versions = [version for sample in self.samples if (version := sample.oldest_version) >= 0]
-        return min(versions, default=-1)
+        known: int | None = self.__dict__.get("_oldest")  # a cached_property takes a lock, which costs more than the rest
+        if known is None:
+            known = -1
+            for sample in self.samples:
+                version = sample.oldest_version
+                if version < known and version >= 0 or known < 0:
+                    known = version
+            self.__dict__["_oldest"] = known
+        return known
 
     @cached_property
     def num_tokens(self) -> int:
         """Generated tokens over all samples."""
         return sum(len(sample.token_ids) for sample in self.samples)
 
-    @cached_property
+    @property
     def aborted(self) -> str:
         """Reason of the first sample that can't be trained on, or '' when all can."""
         for sample in self.samples:

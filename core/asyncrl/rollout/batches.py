@@ -13,7 +13,7 @@ from asyncrl.host import Host
 from asyncrl.ledger import Ledger
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.verdicts import BatchView
-from asyncrl.samples import Group, SamplingParams, Status
+from asyncrl.samples import Group, Sample, SamplingParams, Status, full_mask
 from asyncrl.training.batch import flatten
 from asyncrl.training.interfaces import TrainingBatch
 
@@ -73,14 +73,13 @@ class Batches:
         staleness = tuple(group.staleness(version) for group in groups)
         samples = [sample for group in groups for sample in group.samples]
         lengths = (np.diff(batch.starts) - batch.prompt_lengths).astype(np.int64, copy=False)
-        ages = np.bincount(np.maximum(version - batch.versions[batch.loss_mask], 0))
         self._handed_out[step] = _HandedOut(
             prompt_ids=tuple(group.prompt_id for group in groups),
             masked_tokens=(0,) * len(groups) if keep is None else _masked(batch, lengths, keep),
             staleness=staleness,
             lengths=lengths,
             rewards=batch.rewards,
-            age_share={age: count / int(ages.sum()) for age, count in enumerate(ages.tolist()) if count},
+            age_share=_age_share(samples, version, keep),
             mixed=sum(len(sample.spans) > 1 for sample in samples),
             truncated=sum(sample.status is Status.TRUNCATED for sample in samples),
         )
@@ -134,6 +133,23 @@ class Batches:
                 raise PluginFailed(f"{active} answered mask_batch with something else than bool[{samples}]: {mask!r}")
             keep &= mask
         return keep
+
+
+def _age_share(samples: Sequence[Sample], version: int, keep: NDArray[np.bool_] | None) -> dict[int, float]:
+    """Share of the trained tokens by age in versions. By spans: a look at each token would cost more than the rest of the batch."""
+    counts: dict[int, int] = {}
+    for index, sample in enumerate(samples):
+        if keep is not None and not keep[index]:
+            continue
+        mask, start = sample.loss_mask, 0
+        all_trained = mask is full_mask(len(mask))
+        for span_version, length in sample.spans:
+            trained = length if all_trained else int(np.count_nonzero(mask[start : start + length]))
+            age = version - span_version
+            counts[age] = counts.get(age, 0) + trained
+            start += length
+    total = sum(counts.values())
+    return {age: count / total for age, count in sorted(counts.items()) if count}
 
 
 def _masked(batch: TrainingBatch, lengths: NDArray[np.int64], keep: NDArray[np.bool_]) -> tuple[int, ...]:

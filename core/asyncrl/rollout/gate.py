@@ -53,6 +53,8 @@ class Gate:
         self._on_unused = on_unused
         self._judge_staleness = host.one("judge_staleness")
         self._has_filters = host.has("judge_group")
+        self._is_observed = host.has("on_group_finished")
+        self._rewards: list[float] = []
         self._empty_wait = Wait(wait_warning, self._trainer_waits)
         self._full_wait = Wait(wait_warning, self._producer_waits)
         self._arrival: asyncio.Future[None] | None = None
@@ -61,15 +63,15 @@ class Gate:
 
     def put(self, group: Group) -> None:
         """Take in a finished group: refuse it, store it, or have it wait for room."""
-        self._host.observe("on_group_finished", group=group)
+        if self._is_observed:
+            self._host.observe("on_group_finished", group=group)
         reason = group.aborted or ("empty" if group.oldest_version < 0 else "")
         if reason:
             self.abandon(group.prompt_id, reason_word(reason), group)
             self.on_change()
             return
-        rewards = [sample.reward for sample in group.samples]
-        self._metrics.reward.observe_sum(len(rewards), sum(rewards), min(rewards), max(rewards))
-        if refusal := self._refusal(group):
+        self._rewards += [sample.reward for sample in group.samples]
+        if self._has_filters and (refusal := self._refusal(group)):
             self.drop(group.prompt_id, refusal, group)
         elif self.waiting or not self._stored(group):
             self.waiting.append(group)
@@ -139,6 +141,9 @@ class Gate:
         metrics = self._metrics
         metrics.buffer_size.set(self.store.size)
         metrics.groups_waiting.set(len(self.waiting))
+        if rewards := self._rewards:
+            metrics.reward.observe_sum(len(rewards), sum(rewards), min(rewards), max(rewards))
+            rewards.clear()
         metrics.buffered_staleness.observe_sum(*self.store.ages(version))
         metrics.trainer_wait.add(self._empty_wait.take_seconds())
         metrics.producer_wait.add(self._full_wait.take_seconds())
@@ -152,14 +157,15 @@ class Gate:
             admitted = self._admit() if self.waiting else False
             if group is None:
                 if not admitted:
+                    self.on_change()
                     await self._next_arrival()
                 continue
             self.batch.append(group)
             verdict = self._staleness(group, version)
-            if verdict.action != "keep":
+            if verdict is not KEEP and verdict.action != "keep":
                 self.batch.pop()
                 self._refuse(group, verdict)
-            self.on_change()
+        self.on_change()
         if self.failure is not None:
             raise self.failure
 
@@ -169,7 +175,7 @@ class Gate:
         refused: list[tuple[Group, Verdict]] = []
         for group in self.batch:
             verdict = self._staleness(group, version)
-            if verdict.action == "keep":
+            if verdict is KEEP or verdict.action == "keep":
                 kept.append(group)
             else:
                 refused.append((group, verdict))
@@ -181,8 +187,8 @@ class Gate:
         return bool(refused)
 
     def _staleness(self, group: Group, version: int) -> Verdict:
-        verdict = self._judge_staleness(group=group, version=version)
-        if not isinstance(verdict, Verdict):
+        verdict: Verdict = self._judge_staleness(group=group, version=version)
+        if verdict is not KEEP and not isinstance(verdict, Verdict):
             owner = self._host.owner("judge_staleness")
             raise PluginFailed(
                 f"{owner} answered judge_staleness with {verdict!r}; right are KEEP, drop(reason) and retry(reason)"
@@ -197,8 +203,6 @@ class Gate:
             self.drop(group.prompt_id, reason, group)
 
     def _refusal(self, group: Group) -> str:
-        if not self._has_filters:
-            return ""
         for active, verdict in self._host.each("judge_group", group=group):
             if verdict is KEEP:
                 continue
@@ -212,7 +216,7 @@ class Gate:
         outcome = self.store.put(group)
         for evicted in outcome.evicted:
             self.drop(evicted.prompt_id, "evicted", evicted)
-        if outcome.stored:
+        if outcome.stored and self._arrival is not None:
             self._arrived()
         return outcome.stored
 

@@ -8,7 +8,7 @@ from typing import Any
 from asyncrl.errors import BooksError, PluginFailed
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger
-from asyncrl.rollout.verdicts import PutOutcome, Restored, State, Taken
+from asyncrl.rollout.verdicts import ACCEPTED, PutOutcome, Restored, State, Taken
 from asyncrl.samples import Group
 
 
@@ -33,8 +33,8 @@ class GroupStore:
 
     def put(self, group: Group) -> PutOutcome:
         """Offer a group. Evicted groups have left the store but are still *buffered* in the ledger: the caller ends them."""
-        outcome = self._put(group=group)
-        if not isinstance(outcome, PutOutcome) or (outcome.evicted and not outcome.stored):
+        outcome: PutOutcome = self._put(group=group)
+        if outcome is not ACCEPTED and (not isinstance(outcome, PutOutcome) or (outcome.evicted and not outcome.stored)):
             raise PluginFailed(f"{self.owner} answered buffer_put with {outcome!r}; right are accepted(evicted) and FULL")
         if outcome.stored:
             self._ledger.buffered(group.prompt_id)
