@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +26,9 @@ def build(kind: type[M], given: Mapping[str, Given], key: str, what: str, origin
     for option, one in given.items():
         info = kind.model_fields.get(option)
         if info is None:
-            candidates = [*(prefix + name for name in kind.model_fields), *([] if not key else RunOptions.model_fields)]
-            remedy = hint(prefix + option, candidates, "--" if one.text else "")
+            candidates = [*(prefix + name for name in kind.model_fields), *RunOptions.model_fields]
+            others = f"it has {', '.join(kind.model_fields)}" if kind.model_fields else "it has none"
+            remedy = hint(prefix + option, candidates, "--" if one.text else "", otherwise=others)
             raise OptionError(f"{what} has no option {option!r}", origin=one.origin, remedy=remedy)
         origins[prefix + option] = one.origin
         value = one.value
@@ -75,7 +77,8 @@ def _explain(
             info = kind.model_fields[option]
             remedy = f"write {option} in the file or --{prefix}{option.replace('_', '-')}; {words(info)}: {info.description}"
             return OptionError(f"{what} needs its option {option!r}", origin=at, remedy=remedy)
-        return OptionError(f"{what}: {message}", origin=at)
+        named = [one.origin for name, one in given.items() if re.search(rf"\b{name}\b", message)]
+        return OptionError(f"{what}: {message}", origin=", ".join(named) or at)
     info = kind.model_fields[option]
     if reason is not None:
         return OptionError(message, origin=given[option].origin)
@@ -92,8 +95,8 @@ def _shown(given: Given, secret: bool) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def hint(name: str, options: Iterable[str], dashes: str) -> str:
-    """Suggest the nearest option: one with the same last part, else one spelled alike."""
+def hint(name: str, options: Iterable[str], dashes: str, *, otherwise: str = "asyncrl train --help lists them") -> str:
+    """Suggest the nearest option: one with the same last part, else one spelled alike, else say `otherwise`."""
     flat = {option.replace("_", "-"): option for option in options}
     wanted = name.replace("_", "-")
     last = {full.rpartition(".")[2]: full for full in reversed(flat)}
@@ -102,7 +105,7 @@ def hint(name: str, options: Iterable[str], dashes: str) -> str:
     )
     near = near or [last[part] for part in difflib.get_close_matches(wanted.rpartition(".")[2], last, n=1)]
     if not near:
-        return "asyncrl train --help lists them" if dashes else "docs/options.md lists them"
+        return otherwise
     return f"did you mean {_spelled(near[0], flat[near[0]], dashes)}?"
 
 

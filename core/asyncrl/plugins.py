@@ -95,7 +95,7 @@ class Catalog:
         return matches[0]
 
     def _unknown(self, slot: str, name: str, distribution: str, named: list[Found], origin: str) -> UnknownPlugin:
-        installed = [found.name for found in self.of(slot)]
+        installed = list(dict.fromkeys(found.name for found in self.of(slot)))
         if distribution and named:
             offers = ", ".join(found.distribution for found in named)
             message = f"distribution {distribution!r} offers no {slot} plugin {name!r}; these do: {offers}"

@@ -113,10 +113,8 @@ def refuse_strays(content: RunFile, flags: SortedFlags, kinds: Sequence[tuple[Ch
     options += [f"{option_key(found)}.{option}" for _, found, kind in kinds for option in kind.Options.model_fields]
     for given in content.unknown:
         name = given.origin.rpartition(": ")[2]
-        if isinstance(given.value, dict):
-            near = difflib.get_close_matches(name, SLOTS, n=1)
-            remedy = f"did you mean [{near[0]}]?" if near else f"tables are {', '.join(SLOTS)}"
-            raise OptionError("there is no such table", origin=given.origin, remedy=remedy)
+        if isinstance(given.value, dict) and (near := difflib.get_close_matches(name, SLOTS, n=1)):
+            raise OptionError("there is no such table", origin=given.origin, remedy=f"did you mean [{near[0]}]?")
         raise OptionError("there is no such option", origin=given.origin, remedy=hint(name, options, ""))
     for flag in flags.unknown:
         raise OptionError("there is no such option", origin=flag.shown, remedy=hint(flag.name, options, "--"))
