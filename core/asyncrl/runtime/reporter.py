@@ -71,6 +71,8 @@ class Reporter:
         self._run = RunMetrics("run")
         self._eval = EvalMetrics("eval")
         self._started = time.monotonic()
+        self._tokens_before = 0
+        self._engines_before = 0.0
         self._version = publisher.version
 
     async def poll_forever(self) -> None:
@@ -91,8 +93,10 @@ class Reporter:
 
     async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
         """Log one finished step."""
-        tokens, busy = self._totals.tokens_generated, self._totals.engines_while_training
         await self.poll()
+        tokens = self._totals.tokens_generated - self._tokens_before
+        engines_busy = self._totals.engines_while_training - self._engines_before
+        self._tokens_before, self._engines_before = self._totals.tokens_generated, self._totals.engines_while_training
         self._totals.add_step(times, report.busy_seconds)
         seconds = max(times.total - times.evaluation, 1e-9)
         if self._publisher.version != self._version:
@@ -105,8 +109,8 @@ class Reporter:
         run.publish_seconds.set(times.publish)
         run.checkpoint_seconds.set(times.checkpoint)
         run.trainer_tokens_per_second.set(report.num_tokens / max(report.busy_seconds, 1e-9))
-        run.engine_tokens_per_second.set((self._totals.tokens_generated - tokens) / max(times.total, 1e-9))
-        run.engine_occupancy.set(min(1.0, (self._totals.engines_while_training - busy) / seconds))
+        run.engine_tokens_per_second.set(tokens / max(times.total, 1e-9))
+        run.engine_occupancy.set(min(1.0, engines_busy / seconds))
         run.weight_version.set(self._version)
         run.loop_seconds.set(time.monotonic() - self._started)
         self._registry.add(run.drain())
