@@ -69,7 +69,7 @@ class Request:
     cached_tokens: int = 0
     retractions: int = 0
     finish: dict[str, Any] | None = None
-    random: random.Random = field(default_factory=random.Random)
+    random: random.Random = field(init=False)  # set when it is queued
     received: float = field(default_factory=time.monotonic)
     wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -1,7 +1,7 @@
 """The thread that generates. Everything that touches the batch or the weights is a command it runs between two steps.
 
 A thread of its own, and not steps inside the event loop, so that the server answers while a long step runs: torch releases the
-interpreter lock in its operators, so HTTP work overlaps with them (measured: see the README).
+interpreter lock in its operators, so HTTP work overlaps with them; measured, this was no slower.
 """
 
 from __future__ import annotations

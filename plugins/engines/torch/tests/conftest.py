@@ -92,7 +92,7 @@ class Server:
     async def until_load(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until the load of `/v1/loads` is as wanted; return it."""
         async with asyncio.timeout(60):
-            while not wanted(load := (await asyncio.to_thread(self.ok, "/v1/loads"))["loads"][0]):
+            while not wanted(load := (await asyncio.to_thread(self.ok, "/v1/loads"))["loads"][0]):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return load
 

@@ -25,20 +25,20 @@ from torch.distributed.distributed_c10d import _new_process_group_helper, _world
 from transformers import Qwen3ForCausalLM
 folder, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 timeout = timedelta(seconds=60)
+tensors = [tensor.detach() for _, tensor in Qwen3ForCausalLM.from_pretrained(folder).named_parameters()]
+print("ready", flush=True)
 store = dist.TCPStore("127.0.0.1", port, 2, True, timeout, multi_tenant=True)
 store = dist.PrefixStore("weights", store)
 group, _ = _new_process_group_helper(2, 0, [], dist.Backend("gloo"), store, group_name="weights", timeout=timeout)
 _world.pg_group_ranks[group] = {0: 0, 1: 1}
-print("joined", flush=True)
-for _, tensor in list(Qwen3ForCausalLM.from_pretrained(folder).named_parameters())[:count]:
-    dist.broadcast(tensor.detach(), src=0, group=group)
-print("sent", flush=True)
+for tensor in tensors[:count]:
+    dist.broadcast(tensor, src=0, group=group)
 sys.stdin.read()
 """
 
 
 class Sender:
-    """The other end of a group, in a process of its own."""
+    """The other end of a group, in a process of its own; joins as soon as it is entered."""
 
     def __init__(self, model: Path, port: int, count: int) -> None:
         self.process = subprocess.Popen(
@@ -50,6 +50,8 @@ class Sender:
         )
 
     def __enter__(self) -> Sender:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,8 +83,8 @@ def patient(start_server):
 
 @pytest.fixture(scope="module")
 def hasty(start_server):
-    """A server that waits two seconds for a group or a broadcast."""
-    return start_server(max_running=4, weights_timeout=2)
+    """A server that waits three seconds for a group or a broadcast."""
+    return start_server(max_running=4, weights_timeout=3)
 
 
 async def test_weights_arrive_in_buckets_while_requests_run(patient, port, model_b, reference_a, reference_b, greedy):
@@ -150,8 +152,7 @@ async def test_a_sender_that_stops_half_way_leaves_the_old_weights(hasty, port, 
     """Field report 17."""
     place = port()
     with Sender(model_b, place, 3):
-        while (await asyncio.to_thread(hasty.call, "/init_weights_update_group", group_at(place)))[0] != 200:
-            pass  # the sender takes longer to start than this server waits
+        await asyncio.to_thread(hasty.ok, "/init_weights_update_group", group_at(place))
         await asyncio.to_thread(hasty.ok, "/begin_weight_update", {})
         await asyncio.to_thread(hasty.ok, "/update_weights_from_distributed", bucket(reference_a, slice(0, 3)))
         receiving = asyncio.create_task(
