@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ class Run:
     process: subprocess.Popen[str]
     directory: Path
     mark: str
+    publish_dir: Path
     output: str = field(default="")
 
     def wait(self) -> int:
@@ -60,7 +62,7 @@ class Run:
         deadline = time.monotonic() + 30
         while (left := list(processes_with(self.mark))) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return left + [str(path) for path in Path("/dev/shm").glob("asyncrl-*")]
+        return left + [str(path) for path in self.publish_dir.iterdir()]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -93,8 +95,10 @@ def start(tmp_path: Path, cache_dir: Path) -> Iterator[Any]:
     def begin(*flags: str, file: Path = DEMO, name: str = "run", env: dict[str, str] | None = None) -> Run:
         mark = f"mark-{uuid.uuid4().hex}"
         argv = [sys.executable, "-m", "asyncrl", "train", str(file), "--name", name, "--runs-dir", str(tmp_path / "runs")]
+        publish_dir = Path("/dev/shm") / mark  # shared memory of its own, so that what is left can be told apart
+        publish_dir.mkdir()
         process = subprocess.Popen(
-            [*argv, "--cache-dir", str(cache_dir), *flags],
+            [*argv, "--cache-dir", str(cache_dir), "--publish-dir", str(publish_dir), *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -102,7 +106,7 @@ def start(tmp_path: Path, cache_dir: Path) -> Iterator[Any]:
             env={**os.environ, **(env or {}), "ASYNCRL_TEST_MARK": mark, "OMP_NUM_THREADS": "1"},
             cwd=tmp_path,
         )
-        started.append(Run(process, tmp_path / "runs" / name, mark))
+        started.append(Run(process, tmp_path / "runs" / name, mark, publish_dir))
         return started[-1]
 
     yield begin
@@ -110,3 +114,4 @@ def start(tmp_path: Path, cache_dir: Path) -> Iterator[Any]:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGKILL)
             run.process.wait()
+        shutil.rmtree(run.publish_dir, ignore_errors=True)

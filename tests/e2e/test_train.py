@@ -68,7 +68,7 @@ def test_lockstep_is_on_policy(start) -> None:
     check_finished(run, 3)
     assert run.summary["staleness"] == {"mean": 0.0, "max": 0}
     for line in run.metrics():
-        assert abs(line["values"]["trainer/fsdp/engine_kl_k1"]) < 1e-4, line
+        assert abs(line["values"]["trainer/fsdp/kl_k1"]) < 1e-4, line
 
 
 def test_a_bound_of_0_makes_progress_without_lockstep(start) -> None:

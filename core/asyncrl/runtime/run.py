@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -114,11 +115,9 @@ class _Run:
         outcome, problem = "failed", ""
         try:
             outcome = asyncio.run(self._main())
-        except AsyncrlError as error:
-            problem = str(error)
-            raise
         except BaseException as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = str(error) if isinstance(error, AsyncrlError) else f"{type(error).__name__}: {error}"
+            log_file.handle(logging.LogRecord("asyncrl", logging.ERROR, __file__, 0, "the run failed", None, sys.exc_info()))
             raise
         finally:
             summary = self._totals.summary(outcome, time.monotonic() - started, problem)
