@@ -17,9 +17,9 @@ def server_pid(run) -> int:
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes()
-                if run.mark.encode() in (entry / "environ").read_bytes() and b"asyncrl_torch.server" in command:
-                    if b"asyncrl.runtime.child" not in command:
-                        return int(entry.name)
+                is_server = b"asyncrl_torch.server" in command and b"asyncrl.runtime.child" not in command
+                if is_server and run.mark.encode() in (entry / "environ").read_bytes():
+                    return int(entry.name)
             except OSError:
                 continue
     raise AssertionError("no engine server is running")

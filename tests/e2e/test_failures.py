@@ -1,0 +1,100 @@
+"""Bad input ends before anything starts; a plugin's fault and a failing engine end the run with one error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+BROKEN_BUFFER = """
+from asyncrl_fifo import Fifo
+from asyncrl import hookimpl
+
+class Broken(Fifo):
+    @hookimpl
+    def buffer_put(self, group):
+        raise ValueError("the shelf fell down")
+"""
+
+
+def install(folder: Path, slot: str, name: str, target: str, code: str) -> dict[str, str]:
+    """Install a distribution with one plugin into `folder`; returns the environment that finds it."""
+    module = target.split(":")[0]
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\nSummary: made by a test\n")
+    (info / "entry_points.txt").write_text(f"[asyncrl.{slot}]\n{name} = {target}\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def check_refused(run, *words: str) -> None:
+    assert run.wait() == 2, run.output
+    line = run.output.strip().splitlines()[-1]
+    assert line.startswith("asyncrl: error: ")
+    for word in words:
+        assert word in line
+    assert "Traceback" not in run.output
+    assert not run.directory.exists()
+    assert run.left_behind() == []
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        check_refused(start("--base-port", str(port)), "--base-port", str(port), "in use")
+
+
+def test_a_directory_without_a_model_is_refused(start, tmp_path: Path) -> None:
+    check_refused(start("--model", str(tmp_path)), "--model", "config.json")
+
+
+def test_no_space_for_a_checkpoint_is_refused_with_the_numbers(start, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"vocab_size": 64}))
+    (model / "model.safetensors").touch()
+    os.truncate(model / "model.safetensors", 8 * 2**40)  # a sparse file: 8 TiB that take no space
+    check_refused(start("--model", str(model), "--publish-method", "broadcast"), "--runs-dir", "GB free", "needed")
+
+
+def test_an_existing_run_directory_is_refused_and_not_touched(start, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    run = start()
+    assert run.wait() == 2, run.output
+    assert "exists already" in run.output
+    assert list((tmp_path / "runs" / "run").iterdir()) == []
+
+
+def test_a_failing_plugin_ends_the_run_with_its_own_traceback(start, tmp_path: Path) -> None:
+    """Field report 10: a plugin's own bug ends the run promptly with the original traceback."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    env = install(folder, "buffers", "broken", "broken_buffer:Broken", BROKEN_BUFFER)
+    run = start("--steps", "5", "--eval-interval", "0", "--buffer", "broken", env=env)
+    assert run.wait() == 3, run.output
+    assert "buffer plugin 'broken' (broken_buffer 1.0) failed in buffer_put: ValueError: the shelf fell down" in run.output
+    assert "broken_buffer.py" in run.output
+    assert run.summary["outcome"] == "failed"
+    assert run.left_behind() == []
+
+
+def test_a_disk_that_fills_up_during_the_run_is_one_error(start, tmp_path: Path) -> None:
+    """The checkpoint's place becomes unwritable after the start, as a full disk does."""
+    run = start("--steps", "1000", "--eval-interval", "0", "--save-interval", "3")
+    run.wait_for_step(1)
+    (run.directory / "checkpoints").write_text("not a directory")
+    assert run.wait() == 1, run.output
+    assert "asyncrl: error:" in run.output
+    assert "checkpoint of step" in run.output
+    assert "Traceback" not in run.output
+    assert run.left_behind() == []
+    shutil.rmtree(run.directory)
