@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import aiohttp
+import numpy as np
 import orjson
 from yarl import URL
 
@@ -166,12 +167,11 @@ class EngineClient:
             raise self._fault(f"answered a request with something else than a completion: {_words(cause)}", cause) from cause
 
     def _body(self, request: GenerateRequest, rid: str) -> bytes:
-        ids, params = request.token_ids, request.params
+        ids, params = np.ascontiguousarray(request.token_ids, dtype=np.int32), request.params
         if len(ids) == 0:
             raise RequestFailed("a prompt is empty", origin=self.name)
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self._vocab_size:
-            bad = low if low < 0 else high
+        if np.maximum.reduce(ids.view(np.uint32)) >= self._vocab_size:  # a negative id is a huge one here
+            bad = int(ids.min()) if ids.min() < 0 else int(ids.max())
             raise RequestFailed(f"token id {bad} is outside the vocabulary of {self._vocab_size}", origin=self.name)
         sampling: dict[str, Any] = {
             "max_new_tokens": params.max_new_tokens,
@@ -181,7 +181,8 @@ class EngineClient:
         }
         if params.stop_token_ids:
             sampling["stop_token_ids"] = list(params.stop_token_ids)
-        return orjson.dumps({"rid": rid, "input_ids": ids.tolist(), "sampling_params": sampling, "return_logprob": True})
+        body = {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
     def _abort_later(self, rid: str) -> None:
         task = asyncio.get_running_loop().create_task(self._abort(rid))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+PERIOD = 65521
+
 
 def tensor_line(name: str, tensor: torch.Tensor) -> str:
     """Return one tensor's line of the digest. Any dtype of 1, 2, 4 or 8 bytes."""
@@ -21,15 +23,26 @@ def tensor_line(name: str, tensor: torch.Tensor) -> str:
 
     flat = tensor.detach().contiguous().reshape(-1)
     bits = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
-    s1 = s2 = 0
-    chunk = 65521 * 64  # a multiple of the period, so that weights line up across chunks
-    weights = torch.arange(1, 65522, device=bits.device, dtype=torch.int64).repeat(min(64, -(-max(len(bits), 1) // 65521)))
-    for start in range(0, len(bits), chunk):
-        part = bits[start : start + chunk].to(torch.int64)
-        s1 += int(part.sum())
-        s2 += int((part * weights[: len(part)]).sum())
+    columns = _column_sums(bits)
+    s1 = int(columns.sum())
+    s2 = int((columns * torch.arange(1, PERIOD + 1, device=columns.device)).sum())
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{name} {dtype} {tuple(tensor.shape)} {s1 % 2**64} {s2 % 2**64}"
+
+
+def _column_sums(bits: torch.Tensor) -> torch.Tensor:
+    """int64[PERIOD]: sums of all integers whose positions are equal modulo PERIOD, so that no integer is multiplied on its own."""
+    import torch
+
+    sums = torch.zeros(PERIOD, dtype=torch.int64, device=bits.device)
+    whole = 0
+    if bits.device.type != "cpu":  # one kernel; on a CPU, rows that are added one by one stay in its cache
+        whole = len(bits) - len(bits) % PERIOD
+        sums += bits[:whole].view(-1, PERIOD).sum(0, dtype=torch.int64)
+    for start in range(whole, len(bits), PERIOD):
+        row = bits[start : start + PERIOD]
+        sums[: len(row)] += row
+    return sums
 
 
 def digest_lines(lines: Iterable[str]) -> str:
