@@ -139,20 +139,20 @@ def run_ranks(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
             job["port"] = free_port("127.0.0.1")
         (directory / "jobs.pickle").write_bytes(pickle.dumps((str(tiny_model), jobs)))
         worker = Path(__file__).with_name("rank_worker.py")
+        command = [sys.executable, "-X", "faulthandler", str(worker), str(directory)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         with ExitStack() as stack:
+            logs = [stack.enter_context((directory / f"log-{rank}").open("w+")) for rank in range(ranks)]
             processes = [
-                stack.enter_context(
-                    subprocess.Popen([sys.executable, str(worker), str(directory), str(rank), str(ranks)], env=env)
-                )
-                for rank in range(ranks)
+                stack.enter_context(subprocess.Popen([*command, str(rank), str(ranks)], env=env, stderr=log))
+                for rank, log in enumerate(logs)
             ]
             try:
                 codes = [process.wait(timeout=240) for process in processes]
             finally:
                 for process in processes:
                     process.kill()
-        assert codes == [0] * ranks
+        assert codes == [0] * ranks, [(directory / f"log-{rank}").read_text() for rank in range(ranks)]
         answers = [pickle.loads((directory / f"answers-{rank}.pickle").read_bytes()) for rank in range(ranks)]
         for other in answers[1:]:
             assert other == answers[0], "every rank must report the same"
