@@ -108,6 +108,7 @@ class ScoringPool:
                 return Score(float(answer["reward"]))
             error = PluginFailed(f"scorer {self.scorer} raised {answer['error']}")
             error.detail = str(answer.get("detail", ""))
+            error.add_note(error.detail)
             raise error
         if "exhausted" in answer:
             self._discard(worker)  # what is left of its memory is anyone's guess

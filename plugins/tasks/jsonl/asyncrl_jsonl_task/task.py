@@ -1,0 +1,144 @@
+"""The task plugin: rows become prompts by position, completions become rewards, files become eval sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from asyncrl import (
+    DataError,
+    EvalSet,
+    OptionError,
+    Plugin,
+    Prompt,
+    RunFacts,
+    Sample,
+    SamplingParams,
+    Score,
+    ScoringPool,
+    Status,
+    hookimpl,
+)
+
+from asyncrl_jsonl_task.options import JsonLinesOptions
+from asyncrl_jsonl_task.order import Order
+from asyncrl_jsonl_task.rows import Fields, Row, read_rows
+from asyncrl_jsonl_task.text import Text, has_chat_template
+
+
+class JsonLinesTask(Plugin):
+    """Prompts and answers from the user's own files."""
+
+    Options = JsonLinesOptions
+    options: JsonLinesOptions
+
+    def __init__(self, options: JsonLinesOptions, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self._fields = Fields(options.prompt_field, options.answer_field, options.id_field)
+
+    @hookimpl
+    def check_run(self, run: RunFacts) -> None:
+        """Read every file, so that a broken line is known before anything starts."""
+        rows = [row for _, found in self._read_all() for row in found]
+        model = Path(run.model)
+        if not self.options.chat_template:
+            self._refuse_chat(rows, "task.chat_template is off")
+        elif run.model and model.is_dir() and not has_chat_template(model):
+            self._refuse_chat(rows, f"the tokenizer of {model} has none")
+
+    @hookimpl
+    def task_model(self, cache_dir: Path) -> Path:
+        raise OptionError(
+            "the jsonl task has no model of its own", origin="model", remedy="set model to a Hugging Face directory"
+        )
+
+    @hookimpl
+    def task_open(self, model: Path) -> None:
+        options = self.options
+        self._text = Text(
+            model,
+            chat_template=options.chat_template,
+            template_arguments=options.template_arguments,
+            system_prompt=options.system_prompt,
+        )
+        (_, train), *evals = self._read_all()
+        self._rows = self._short_enough(train, "task.path")
+        seed = self.run.seed if options.seed is None else options.seed
+        self._order = Order(len(self._rows), seed, shuffle=options.shuffle)
+        self._eval_sets = tuple(self._eval_set(name, rows) for name, rows in evals)
+        if options.scorer != "exact":
+            self._pool = ScoringPool(
+                f"asyncrl_jsonl_task.{options.scorer}_scorer:score",
+                workers=options.scoring_processes,
+                timeout=options.scoring_timeout,
+                memory_bytes=int(options.scoring_memory_gib * 2**30),
+            )
+
+    @hookimpl
+    def train_prompt(self, position: int) -> Prompt:
+        return self._prompt(position, self._rows[self._order.row(position)])
+
+    @hookimpl
+    async def score_sample(self, prompt: Prompt, sample: Sample) -> Score:
+        """Exact is compared here; what can hang on hostile text runs in a process that can be killed."""
+        completion, answer = self._text.completion(sample.token_ids.tolist()), prompt.data["answer"]
+        if self.options.scorer == "exact":
+            # Cut off at the token limit, it is not the whole completion.
+            return Score(float(completion.strip() == answer and sample.status is Status.COMPLETED))
+        if self.options.scorer == "regex":
+            return await self._pool.submit(self.options.pattern, completion, answer)
+        return await self._pool.submit(completion, answer)
+
+    @hookimpl
+    def eval_sets(self) -> tuple[EvalSet, ...]:
+        return self._eval_sets
+
+    @hookimpl
+    async def task_close(self) -> None:
+        if hasattr(self, "_pool"):
+            await self._pool.close()
+
+    def _read_all(self) -> Iterable[tuple[str, list[Row]]]:
+        """The training rows under the name '', then those of each eval set."""
+        yield "", read_rows(self.options.path, self._fields, "task.path")
+        for name, path in self.options.eval.items():
+            yield name, read_rows(path, self._fields, f"task.eval.{name}")
+
+    def _refuse_chat(self, rows: list[Row], why: str) -> None:
+        if self.options.system_prompt:
+            raise OptionError(f"a system prompt needs a chat template, and {why}", origin="task.system_prompt")
+        for row in rows:
+            if not isinstance(row.prompt, str):
+                raise OptionError(f"{row.source}: a list of messages needs a chat template, and {why}", origin="task.path")
+
+    def _short_enough(self, rows: list[Row], origin: str) -> list[Row]:
+        """The rows whose prompts are within `max_prompt_tokens`; without that option nothing is tokenized before its turn."""
+        limit = self.options.max_prompt_tokens
+        if limit is None:
+            return rows
+        kept = []
+        for row in rows:
+            length = len(self._text.prompt_tokens(row))
+            if length <= limit:
+                kept.append(row)
+            elif self.options.long_prompts == "error":
+                raise DataError(
+                    f"{row.source}: the prompt has {length} tokens, task.max_prompt_tokens is {limit}",
+                    origin=origin,
+                    remedy='task.long_prompts = "skip" leaves such rows out',
+                )
+        if not kept:
+            raise DataError(f"every prompt has more than {limit} tokens (task.max_prompt_tokens)", origin=origin)
+        return kept
+
+    def _eval_set(self, name: str, rows: list[Row]) -> EvalSet:
+        options = self.options
+        kept = self._short_enough(rows, f"task.eval.{name}")
+        prompts = tuple(self._prompt(index, row) for index, row in enumerate(kept))
+        params = SamplingParams(
+            max_new_tokens=options.eval_max_new_tokens or self.run.max_new_tokens, temperature=options.eval_temperature
+        )
+        return EvalSet(name, prompts, params, options.eval_samples_per_prompt)
+
+    def _prompt(self, prompt_id: int, row: Row) -> Prompt:
+        return Prompt(prompt_id, self._text.prompt_tokens(row), {"answer": row.answer}, row.source)
