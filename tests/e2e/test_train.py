@@ -97,7 +97,7 @@ name = "jsonl"
 path = "train.jsonl"
 prompt_field = "question"
 scorer = "exact"
-[task.eval_sets]
+[task.eval]
 all = "train.jsonl"
 [trainer]
 name = "fsdp"
