@@ -51,12 +51,10 @@ def test_the_written_configuration_runs_again(start) -> None:
     check_finished(second, 1)
 
 
-@pytest.mark.parametrize("mode", ["retract", "in_place"])
-@pytest.mark.parametrize("method", ["disk", "broadcast"])
-def test_every_way_to_publish_works_with_two_engines_and_two_ranks(start, method: str, mode: str) -> None:
+def test_broadcast_to_two_engines_from_two_ranks_with_requests_frozen(start) -> None:
     run = start(
         *("--steps", "3", "--eval-interval", "0", "--num-engines", "2", "--trainer-ranks", "2"),
-        *("--publish-method", method, "--publish-mode", mode),
+        *("--publish-method", "broadcast", "--publish-mode", "in_place"),
     )
     check_finished(run, 3)
     assert run.metrics()[-1]["values"]["run/weight_version"] == 3
