@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrl.metrics import Axis, Distribution, Gauge, MetricSet
+from asyncrl.metrics import Axis, Gauge, MetricSet
 
 
 class RunMetrics(MetricSet):
