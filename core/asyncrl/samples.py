@@ -168,7 +168,7 @@ class Group:
             known = -1
             for sample in self.samples:
                 version = sample.oldest_version
-                if version < known and version >= 0 or known < 0:
+                if (version < known and version >= 0) or known < 0:
                     known = version
             self.__dict__["_oldest"] = known
         return known

@@ -79,7 +79,7 @@ class ProducerLoop:
             task.cancel()
         _, left = await asyncio.wait(tasks, timeout=timeout) if tasks else ((), ())
         if left:
-            prompts = ", ".join(str(self._tasks.get(task, "?")) for task in left)
+            prompts = ", ".join(str(prompt_id) for prompt_id in sorted(self._tasks[task] for task in left if task in self._tasks))
             raise DeadlineExceeded(
                 f"the producer did not let go within {timeout:.0f} s after it was cancelled, of prompts {prompts}",
                 origin=self._host.owner("produce"),

@@ -82,12 +82,16 @@ class RolloutService:
             BooksError: a group was lost or doubled.
         """
         self._loop.steps_left = max(1, self._facts.steps - step + 1)
-        groups = await self._gate.take_groups(version, f"the batch of step {step}")
-        made = self._batches.hand_out(groups, version, step)
-        self._gate.batch = []
-        self._loop.steps_left = self._facts.steps - step
-        self._loop.groups_handed_out = self._batches.groups
-        self.check()
+        try:
+            groups = await self._gate.take_groups(version, f"the batch of step {step}")
+            made = self._batches.hand_out(groups, version, step)
+            self._gate.batch = []
+            self._loop.steps_left = self._facts.steps - step
+            self._loop.groups_handed_out = self._batches.groups
+            self.check()
+        except Exception as error:
+            self._loop.fail(error)
+            raise
         return made
 
     def trained(self, step: int) -> None:
@@ -173,7 +177,10 @@ class RolloutService:
 
         Raises:
             DeadlineExceeded: something did not end within `stop_timeout` seconds.
+            BooksError: a run that had not failed ends with books that do not balance.
         """
+        failed_before = self._gate.failure is not None
         self._gate.close()
         await self._loop.stop(self._stop_timeout)
-        self.check()
+        if not failed_before:
+            self.check()

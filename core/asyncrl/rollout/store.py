@@ -51,7 +51,10 @@ class GroupStore:
         if not answer.groups:
             return None
         group = answer.groups[0]
-        self._ledger.batched(group.prompt_id)
+        try:
+            self._ledger.batched(group.prompt_id)
+        except BooksError as cause:
+            raise BooksError(f"{self.owner} gave a group that it did not hold: {cause}") from cause
         self._count(group, -1)
         return group
 

@@ -23,6 +23,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._now = 0.0
         self._limit = limit
         super().__init__(_Jumping(self))
+        self._clock_resolution = 1e-6  # a finer one is lost in the rounding of a late time, and its timer would never be due
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
