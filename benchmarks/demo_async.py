@@ -84,6 +84,8 @@ def train(scheduler: str, seed: int, runs_dir: Path) -> Measured:
     name = f"{scheduler}-{seed}"
     command = [str(Path(sys.executable).parent / "asyncrl"), "train", "examples/demo.toml", "--scheduler", scheduler]
     command += ["--name", name, "--runs-dir", str(runs_dir), "--seed", str(seed), "--eval-interval", "5"]
+    if scheduler == LOCKSTEP:  # at its best: the whole batch at once
+        command += ["--max-concurrent-samples", "256"]
     output = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run(command, cwd=ROOT, timeout=DEADLINE_SECONDS, **output)
     if done.returncode:
