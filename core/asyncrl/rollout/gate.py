@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import attrgetter
 
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import DeadlineExceeded, PluginFailed
@@ -19,6 +19,9 @@ from asyncrl.rollout.verdicts import KEEP, Verdict
 from asyncrl.samples import Group
 
 log = logging.getLogger("asyncrl")
+
+REWARD = attrgetter("reward")
+PROMPT_ID = attrgetter("prompt.prompt_id")
 
 
 class Gate:
@@ -70,7 +73,7 @@ class Gate:
             self.abandon(group.prompt_id, reason_word(reason), group)
             self.on_change()
             return
-        self._rewards += [sample.reward for sample in group.samples]
+        self._rewards.extend(map(REWARD, group.samples))
         if self._has_filters and (refusal := self._refusal(group)):
             self.drop(group.prompt_id, refusal, group)
         elif self.waiting or not self._stored(group):
@@ -115,7 +118,7 @@ class Gate:
         finally:
             self.trainer_waiting = False
             self._empty_wait.end()
-        return sorted(self.batch, key=_prompt_id)
+        return sorted(self.batch, key=PROMPT_ID)
 
     def fail(self, error: Exception) -> None:
         """Have every take raise `error` from now on. The first failure stays."""
@@ -161,8 +164,8 @@ class Gate:
                     await self._next_arrival()
                 continue
             self.batch.append(group)
-            verdict = self._staleness(group, version)
-            if verdict is not KEEP and verdict.action != "keep":
+            verdict = self._judge_staleness(group=group, version=version)
+            if verdict is not KEEP and self._is_refusal(verdict):
                 self.batch.pop()
                 self._refuse(group, verdict)
         self.on_change()
@@ -174,11 +177,11 @@ class Gate:
         kept: list[Group] = []
         refused: list[tuple[Group, Verdict]] = []
         for group in self.batch:
-            verdict = self._staleness(group, version)
-            if verdict is KEEP or verdict.action == "keep":
-                kept.append(group)
-            else:
+            verdict = self._judge_staleness(group=group, version=version)
+            if verdict is not KEEP and self._is_refusal(verdict):
                 refused.append((group, verdict))
+            else:
+                kept.append(group)
         if refused:
             self.batch = kept
             for group, verdict in refused:
@@ -186,14 +189,13 @@ class Gate:
             self.on_change()
         return bool(refused)
 
-    def _staleness(self, group: Group, version: int) -> Verdict:
-        verdict: Verdict = self._judge_staleness(group=group, version=version)
-        if verdict is not KEEP and not isinstance(verdict, Verdict):
+    def _is_refusal(self, verdict: object) -> bool:
+        if not isinstance(verdict, Verdict):
             owner = self._host.owner("judge_staleness")
             raise PluginFailed(
                 f"{owner} answered judge_staleness with {verdict!r}; right are KEEP, drop(reason) and retry(reason)"
             )
-        return verdict
+        return verdict.action != "keep"
 
     def _refuse(self, group: Group, verdict: Verdict) -> None:
         reason = reason_word(verdict.reason or "stale")
@@ -282,7 +284,3 @@ class Gate:
             self.store.owner,
             "the trainer waits too: the buffer gives it none" if self.trainer_waiting else "the trainer is busy",
         )
-
-
-def _prompt_id(group: Group) -> Any:
-    return group.prompt_id

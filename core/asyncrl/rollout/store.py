@@ -90,10 +90,11 @@ class GroupStore:
 
     def _count(self, group: Group, change: int) -> None:
         version = group.oldest_version
+        versions = self._versions
         self.size += change
         self._version_sum += change * version
-        left = self._versions.get(version, 0) + change
+        left = versions.get(version, 0) + change
         if left:
-            self._versions[version] = left
+            versions[version] = left
         else:
-            del self._versions[version]
+            del versions[version]
