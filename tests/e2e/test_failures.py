@@ -34,6 +34,12 @@ def install(folder: Path, slot: str, name: str, target: str, code: str) -> dict[
     return {"PYTHONPATH": str(folder)}
 
 
+def own_prompts(folder: Path) -> tuple[str, ...]:
+    """Flags that select a task which takes any model."""
+    (folder / "train.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    return "--task", "jsonl", "--task.path", str(folder / "train.jsonl")
+
+
 def check_refused(run, *words: str) -> None:
     assert run.wait() == 2, run.output
     line = run.output.strip().splitlines()[-1]
@@ -54,7 +60,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(start) -> None:
 
 
 def test_a_directory_without_a_model_is_refused(start, tmp_path: Path) -> None:
-    check_refused(start("--model", str(tmp_path)), "--model", "config.json")
+    check_refused(start("--model", str(tmp_path), *own_prompts(tmp_path)), "--model", "config.json")
 
 
 def test_no_space_for_a_checkpoint_is_refused_with_the_numbers(start, tmp_path: Path) -> None:
@@ -63,7 +69,8 @@ def test_no_space_for_a_checkpoint_is_refused_with_the_numbers(start, tmp_path: 
     (model / "config.json").write_text(json.dumps({"vocab_size": 64}))
     (model / "model.safetensors").touch()
     os.truncate(model / "model.safetensors", 8 * 2**40)  # a sparse file: 8 TiB that take no space
-    check_refused(start("--model", str(model), "--publish-method", "broadcast"), "--runs-dir", "GB free", "needed")
+    run = start("--model", str(model), "--publish-method", "broadcast", *own_prompts(tmp_path))
+    check_refused(run, "--runs-dir", "GB free", "needed")
 
 
 def test_an_existing_run_directory_is_refused_and_not_touched(start, tmp_path: Path) -> None:
