@@ -63,6 +63,27 @@ def test_a_directory_without_a_model_is_refused(start, tmp_path: Path) -> None:
     check_refused(start("--model", str(tmp_path), *own_prompts(tmp_path)), "--model", "config.json")
 
 
+@pytest.mark.parametrize("config", ["[]", "{}", '{"text_config": [1]}', "{", None])
+def test_a_model_with_a_broken_config_is_refused(start, tmp_path: Path, config: str | None) -> None:
+    if config is None:
+        (tmp_path / "config.json").mkdir()
+    else:
+        (tmp_path / "config.json").write_text(config)
+    check_refused(start("--model", str(tmp_path), *own_prompts(tmp_path)), "--model", "config.json")
+
+
+def test_a_publish_directory_that_does_not_exist_is_refused_and_not_made(start, tmp_path: Path) -> None:
+    check_refused(start("--publish-dir", str(tmp_path / "none")), "--publish-dir", "is no directory")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_ray_address_where_nothing_listens_is_refused(start) -> None:
+    run = start("--ray-address", "127.0.0.1:1")
+    assert run.wait() == 2, run.output
+    assert "asyncrl: error: --ray-address: nothing answers at 127.0.0.1:1" in run.output
+    assert run.left_behind() == []
+
+
 def test_no_space_for_a_checkpoint_is_refused_with_the_numbers(start, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
@@ -70,7 +91,7 @@ def test_no_space_for_a_checkpoint_is_refused_with_the_numbers(start, tmp_path: 
     (model / "model.safetensors").touch()
     os.truncate(model / "model.safetensors", 8 * 2**40)  # a sparse file: 8 TiB that take no space
     run = start("--model", str(model), "--publish-method", "broadcast", *own_prompts(tmp_path))
-    check_refused(run, "--runs-dir", "GB free", "needed")
+    check_refused(run, "--runs-dir", "MB free", "needed")
 
 
 def test_an_existing_run_directory_is_refused_and_not_touched(start, tmp_path: Path) -> None:

@@ -25,10 +25,11 @@ def server_pid(run) -> int:
     raise AssertionError("no engine server is running")
 
 
-def test_ctrl_c_once_finishes_the_step_saves_and_leaves(start) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_finishes_the_step_saves_and_leaves(start, number: signal.Signals) -> None:
     run = start("--steps", "1000", "--eval-interval", "0")
     run.wait_for_step(2)
-    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(number)
     assert run.wait() == 130, run.output
     assert run.summary["outcome"] == "interrupted"
     assert (run.directory / f"checkpoints/step-{run.summary['steps']}/model/model.safetensors").exists()

@@ -312,7 +312,7 @@ def test_the_plan_knows_its_own_ways(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_refused_with_the_numbers(tmp_path: Path) -> None:
     check_space(tmp_path / "not" / "yet", 1000, "publish_dir")
-    with pytest.raises(ResourceError, match=r"publish_dir: .* GB free where 1000000\.00 GB are needed"):
+    with pytest.raises(ResourceError, match=r"publish_dir: .* MB free where 1,000,000,000\.0 MB are needed"):
         check_space(tmp_path / "not" / "yet", 10**15, "publish_dir")
 
 

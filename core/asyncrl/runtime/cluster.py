@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from asyncrl.rollout.patience import Wait
 log = logging.getLogger("asyncrl")
 T = TypeVar("T")
 WARN_SECONDS = 30.0
+CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 2 * 2**30
 
 
@@ -39,10 +41,53 @@ class Cluster:
         self._address = address
         self._bundles = bundles
         self._group: PlacementGroup | None = None
+        self._stopped = threading.Event()
         self.temp_dir = Path(tempfile.mkdtemp(prefix="asyncrl-ray-"))
 
-    def start(self) -> None:
-        """Connect. Blocking; takes seconds."""
+    async def start(self, timeout: float) -> None:
+        """Connect; takes seconds.
+
+        Raises:
+            ResourceError: nothing answers at the address, or not within `timeout` seconds.
+        """
+        await self._require_address()
+        started = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+
+        def connect() -> None:
+            try:
+                self._connect()
+            except BaseException as error:
+                loop.call_soon_threadsafe(_settle, started, error)
+            else:
+                loop.call_soon_threadsafe(_settle, started, None)
+                self._stopped.wait()
+
+        # A daemon, so that a connection that never comes about does not keep the process. It stays until `stop`, because the kernel
+        # ends Ray's processes together with the thread that started them.
+        threading.Thread(target=connect, name="ray start", daemon=True).start()
+        try:
+            await asyncio.wait_for(started, timeout)
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as cause:
+            what = f"the Ray cluster at {self._address}" if self._address else "a private Ray cluster"
+            raise ResourceError(
+                f"{what} did not start: {cause or f'no answer within {timeout:g} s'}", origin="ray_address"
+            ) from cause
+
+    async def _require_address(self) -> None:
+        """Refuse an address at which nothing listens: Ray itself would wait for minutes."""
+        host, _, port = self._address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdigit():
+            return
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_SECONDS)
+            writer.close()
+        except (OSError, TimeoutError) as cause:
+            raise ResourceError(
+                f"nothing answers at {self._address}", origin="ray_address", remedy="leave it empty for a private cluster"
+            ) from cause
+
+    def _connect(self) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if self._address:
@@ -94,6 +139,7 @@ class Cluster:
     def stop(self) -> None:
         """Disconnect; a cluster of the run's own ends with all its processes and files."""
         ray.shutdown()
+        self._stopped.set()
         shutil.rmtree(self.temp_dir, ignore_errors=True)
 
 
@@ -121,3 +167,11 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
     finally:
         wait.end()
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

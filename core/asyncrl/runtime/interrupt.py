@@ -23,10 +23,14 @@ class Interrupts:
         self.received = 0
 
     def __enter__(self) -> Interrupts:
+        self.install()
+        return self
+
+    def install(self) -> None:
+        """Take both signals. Again after Ray has started: it puts a handler of its own in place, which aborts."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signal)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         loop = asyncio.get_running_loop()

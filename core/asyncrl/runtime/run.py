@@ -102,6 +102,10 @@ class _Run:
         self._facts = replace(self._facts, model=str(self._model))
         size = sum(path.stat().st_size for path in self._model.glob("*.safetensors"))
         if self._core.publish_method == "disk":
+            if not Path(self._core.publish_dir).is_dir():
+                raise OptionError(
+                    f"{self._core.publish_dir} is no directory", origin="publish_dir", remedy="name one that exists"
+                )
             check_space(Path(self._core.publish_dir), size, origin="publish_dir")
         kept = max(1, self._core.keep_checkpoints) + 1 if self._core.save_interval else 1
         check_space(Path(self._core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
@@ -174,7 +178,9 @@ class _Run:
         janitor = Janitor([cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}"])
         stack.callback(janitor.close)
         stack.callback(cluster.stop)
-        await asyncio.to_thread(cluster.start)
+        await cluster.start(core.start_timeout)
+        assert self._interrupts is not None
+        self._interrupts.install()
         await cluster.reserve(core.start_timeout)
 
         specs = self._config.specs
@@ -256,7 +262,6 @@ class _Run:
         await rollout.start()
         poll = asyncio.ensure_future(reporter.poll_forever())
         stack.callback(poll.cancel)
-        assert self._interrupts is not None
         self._interrupts.loop_running = True
         await loop.run()
         await reporter.poll()
@@ -322,12 +327,12 @@ def _require_port(host: str, port: int) -> None:
 
 
 def _read_vocab_size(model: Path) -> int:
+    if not (model / "config.json").is_file():
+        raise OptionError(
+            f"{model} is no model: it has no file config.json", origin="model", remedy="name a Hugging Face model directory"
+        )
     try:
         config = json.loads((model / "config.json").read_text())
         return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
-    except FileNotFoundError:
-        raise OptionError(
-            f"{model} is no model: it has no config.json", origin="model", remedy="name a Hugging Face model directory"
-        ) from None
-    except (ValueError, KeyError) as cause:
-        raise OptionError(f"{model / 'config.json'} can't be read: {cause!r}", origin="model") from cause
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as cause:
+        raise OptionError(f"{model / 'config.json'} says no vocab_size: {cause!r}", origin="model") from cause

@@ -329,7 +329,7 @@ def check_space(directory: Path, bytes_needed: int, origin: str) -> None:
     free = shutil.disk_usage(place).free
     if free < bytes_needed:
         raise ResourceError(
-            f"{directory} has {free / 1e9:.2f} GB free where {bytes_needed / 1e9:.2f} GB are needed",
+            f"{directory} has {free / 1e6:,.1f} MB free where {bytes_needed / 1e6:,.1f} MB are needed",
             origin=origin,
             remedy="free some space or choose another directory",
         )
