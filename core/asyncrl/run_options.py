@@ -41,7 +41,7 @@ def _top_k(value: int) -> int:
 class RunOptions(BaseModel):
     """Options of the core; the names are those of `config.toml`, and of flags with dashes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     # The run
     model: Path | None = Field(None, description="Hugging Face model directory to train; none is the task's own model.")

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
+
+
+def process_titled(run, title: str) -> int:
+    """The process of the run's Ray cluster with this title."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                mine = run.mark.encode() in (entry / "environ").read_bytes()
+                if mine and (entry / "cmdline").read_bytes().startswith(title.encode()):
+                    return int(entry.name)
+            except OSError:
+                continue
+    raise AssertionError(f"no process is titled {title}")
 
 
 def server_pid(run) -> int:
@@ -69,7 +83,36 @@ def test_a_dead_engine_ends_the_run_with_one_error_that_quotes_its_log(start) ->
     os.kill(server_pid(run), signal.SIGKILL)
     assert run.wait() == 1, run.output
     assert "asyncrl: error:" in run.output
-    assert "engine-0" in run.output
+    assert "engine-0 ended" in run.output
     assert "Traceback" not in run.output
     assert run.summary["outcome"] == "failed"
+    assert run.left_behind() == []
+
+
+def test_a_stalled_engine_is_waited_for(start) -> None:
+    run = start("--steps", "12", "--eval-interval", "0")
+    run.wait_for_step(1)
+    server = server_pid(run)
+    os.kill(server, signal.SIGSTOP)
+    time.sleep(15)  # longer than one look at an engine takes
+    os.kill(server, signal.SIGCONT)
+    assert run.wait() == 0, run.output
+    assert run.summary["steps"] == 12
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(start) -> None:
+    run = start("--steps", "3", "--eval-interval", "0")
+    run.process.stdout.readline()
+    run.process.stdout.close()
+    assert run.process.wait(240) in (0, 1)
+    assert run.summary["outcome"] == "completed"
+
+
+def test_a_killed_actor_is_one_line(start) -> None:
+    run = start("--steps", "1000", "--eval-interval", "0")
+    run.wait_for_step(1)
+    os.kill(process_titled(run, "ray::TrainerActor"), signal.SIGKILL)
+    assert run.wait() == 1, run.output
+    error = run.output[run.output.index("asyncrl: error:") :]
+    assert error.strip() == "asyncrl: error: trainer rank 0: its process died (killed, or out of memory)"
     assert run.left_behind() == []

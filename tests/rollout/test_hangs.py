@@ -22,7 +22,7 @@ from asyncrl import (
     Taken,
     hookimpl,
 )
-from asyncrl.errors import AsyncrlError, DeadlineExceeded, PluginFailed, Stopped
+from asyncrl.errors import AsyncrlError, DeadlineExceeded, PluginFailed, RequestFailed, RunError, Stopped
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.service import RolloutService
@@ -269,3 +269,27 @@ def test_the_loss_of_every_engine_ends_the_run() -> None:
 
     with pytest.raises(AsyncrlError, match="no engine is alive"):
         simulate(run, host(run), script=script, limit=1000.0)
+
+
+class RefusesAll:
+    """An engine pool that refuses every request, as a server does a prompt that is too long."""
+
+    engines = ()
+
+    async def generate(self, request: GenerateRequest) -> Any:
+        raise RequestFailed("the prompt has 401 tokens, the context is 256")
+
+
+@pytest.mark.parametrize("on_unused", ["drop", "retry"])
+def test_when_every_request_is_refused_the_run_ends_with_the_reason(on_unused: str) -> None:
+    async def take() -> None:
+        run = facts(batch_size=2)
+        rollout = RolloutService(host(run), RefusesAll(), run, on_unused=on_unused)
+        await rollout.start()
+        try:
+            await rollout.take_batch(0, 1)
+        finally:
+            await rollout.stop()
+
+    with pytest.raises(RunError, match="the last 16 groups all failed, .*401 tokens"):
+        run_virtual(take())

@@ -45,7 +45,7 @@ class Due:
     async def before_training(self, version: int) -> None:
         self.world.told.append((f"{self.name} before", version))
 
-    async def after_step(self, step: int, version: int = -1, *, last: bool) -> None:
+    async def after_step(self, step: int, version: int = -1, *, lag_steps: int = 0, last: bool) -> None:
         self.world.told.append((self.name, step, last))
 
 
@@ -102,3 +102,9 @@ async def test_a_stop_finishes_the_step_saves_and_ends() -> None:
     assert await running.run() == 2
     assert ("save", 2, True) in world.told
     assert ("eval", 2, True) in world.told
+
+
+async def test_the_last_step_is_published_whatever_the_interval() -> None:
+    world = World()
+    await loop(world, steps=4, publish_interval=3).run()
+    assert [told for told in world.told if told[0] == "publish"] == [("publish", 1, 4.5), ("publish", 2, 1.5)]

@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 interrupted. An exception that is no `AsyncrlError` is a bug and keeps its traceback."""
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except AsyncrlError as error:
         report(error)

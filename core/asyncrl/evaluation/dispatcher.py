@@ -40,13 +40,14 @@ class BlockingEvals:
 
     async def before_training(self, version: int) -> None:
         if self._interval and self._before:
-            await self._point(0, version)
+            await self._point(0, version, 0)
 
-    async def after_step(self, step: int, version: int, *, last: bool) -> None:
+    async def after_step(self, step: int, version: int, *, lag_steps: int, last: bool) -> None:
+        """Evaluate if this step is due. `version` was published `lag_steps` steps ago."""
         if self._interval and (last or step % self._interval == 0):
-            await self._point(step, version)
+            await self._point(step, version, lag_steps)
 
-    async def _point(self, step: int, version: int) -> None:
+    async def _point(self, step: int, version: int, lag_steps: int) -> None:
         clock = asyncio.get_running_loop().time
         started = clock()
         skipped, sets = "", {}
@@ -61,4 +62,5 @@ class BlockingEvals:
         except AsyncrlError as error:
             skipped = "crashed"
             log.warning("eval of step %d failed: %s", step, error)
-        self._record(EvalRecord(step=step, version=version, skipped=skipped, sets=sets, duration_seconds=clock() - started))
+        seconds = clock() - started
+        self._record(EvalRecord(step, version, skipped=skipped, sets=sets, lag_steps=lag_steps, duration_seconds=seconds))

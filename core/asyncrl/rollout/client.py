@@ -294,21 +294,25 @@ class EngineClient:
         """End every request in flight with what it has."""
         await self._call("/abort_request", {"rid": "", "abort_all": True}, self.control_timeout)
 
+    async def look(self) -> dict[str, Any]:
+        """Return what the server says of itself; raises `EngineError` when it does not answer.
+
+        Never asks `/health`, which a paused server answers with 503 after 20 s.
+        """
+        return await self._call("/model_info", None, HEALTH_TIMEOUT, "GET")
+
     async def reachable(self) -> bool:
         """Whether a server answers at all."""
         try:
-            await self._call("/model_info", None, HEALTH_TIMEOUT, "GET")
+            await self.look()
         except EngineError:
             return False
         return True
 
     async def healthy(self) -> bool:
-        """Whether the server answers and serves the version it should (a restarted one would not).
-
-        Never asks `/health`, which a paused server answers with 503 after 20 s. While paused, nothing changes.
-        """
+        """Whether the server answers and serves the version it should (a restarted one would not). While paused, nothing changes."""
         try:
-            info = await self._call("/model_info", None, HEALTH_TIMEOUT, "GET")
+            info = await self.look()
         except EngineError:
             return False
         if self.paused:

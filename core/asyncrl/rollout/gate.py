@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import DeadlineExceeded, PluginFailed
+from asyncrl.errors import DeadlineExceeded, PluginFailed, RunError
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger, reason_word
 from asyncrl.rollout.metrics import RolloutMetrics
@@ -19,6 +19,9 @@ from asyncrl.rollout.verdicts import KEEP, Verdict
 from asyncrl.samples import Group
 
 log = logging.getLogger("asyncrl")
+
+FAILED_BATCHES = 8
+"""So many batches of failed groups in a row end the run."""
 
 REWARD = attrgetter("reward")
 PROMPT_ID = attrgetter("prompt.prompt_id")
@@ -58,6 +61,7 @@ class Gate:
         self._has_filters = host.has("judge_group")
         self._is_observed = host.has("on_group_finished")
         self._rewards: list[float] = []
+        self._failures_in_a_row = 0
         self._empty_wait = Wait(wait_warning, self._trainer_waits)
         self._full_wait = Wait(wait_warning, self._producer_waits)
         self._arrival: asyncio.Future[None] | None = None
@@ -70,9 +74,10 @@ class Gate:
             self._host.observe("on_group_finished", group=group)
         reason = group.aborted or ("empty" if group.oldest_version < 0 else "")
         if reason:
-            self.abandon(group.prompt_id, reason_word(reason), group)
+            self.abandon(group.prompt_id, reason, group)
             self.on_change()
             return
+        self._failures_in_a_row = 0
         self._rewards.extend(map(REWARD, group.samples))
         if self._has_filters and (refusal := self._refusal(group)):
             self.drop(group.prompt_id, refusal, group)
@@ -82,11 +87,17 @@ class Gate:
         self.on_change()
 
     def abandon(self, prompt_id: int, reason: str, group: Group | None = None) -> None:
-        """Give up what was produced for a prompt: drop it, or issue it again, as `on_unused` says."""
+        """Give up what was produced for a prompt: drop it, or issue it again, as `on_unused` says.
+
+        When nothing but such groups comes for several batches, the run ends: it would go on for ever.
+        """
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= FAILED_BATCHES * self._facts.batch_size:
+            self.fail(RunError(f"the last {self._failures_in_a_row} groups all failed, this one with {reason}"))
         if self._on_unused == "retry":
-            self._issue_again(prompt_id, reason, group)
+            self._issue_again(prompt_id, reason_word(reason), group)
         else:
-            self.drop(prompt_id, reason, group)
+            self.drop(prompt_id, reason_word(reason), group)
 
     def drop(self, prompt_id: int, reason: str, group: Group | None = None) -> None:
         """End a prompt untrained."""

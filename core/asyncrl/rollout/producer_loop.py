@@ -159,11 +159,13 @@ class ProducerLoop:
 
     async def _run_group(self, prompt: Prompt, running: _Running) -> None:
         group: Group | None = None
+        fault = ""
         try:
             group = await self._produce(prompt=prompt, sampler=self._sampler, done=running.done)
             self._check(group, prompt, running.left)
         except RequestFailed as error:
             log.warning("prompt %d: %s", prompt.prompt_id, error)
+            fault = f"request_failed: {error}"
             group = None
         except Exception as error:
             self.fail(error)
@@ -176,7 +178,7 @@ class ProducerLoop:
             if group is not None:
                 self._gate.put(group)
             else:
-                self._gate.abandon(prompt.prompt_id, "request_failed")
+                self._gate.abandon(prompt.prompt_id, fault)
         except Exception as error:
             self.fail(error)
         self.wake()

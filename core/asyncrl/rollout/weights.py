@@ -22,6 +22,7 @@ log = logging.getLogger("asyncrl")
 
 CLEAN_UP_TIMEOUT = 5.0
 TRIES = 2
+STALL_PAUSE = 0.5
 
 Update = Callable[[EngineClient], Awaitable[None]]
 
@@ -48,16 +49,26 @@ class EngineWeights:
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def members(self) -> list[str]:
-        """Choose who takes part in the next update: the engines that answer and have not failed twice in this publication."""
-        answers = await asyncio.gather(*(engine.reachable() for engine in self._engines))
-        self._members = [
-            engine
-            for engine, answer in zip(self._engines, answers, strict=True)
-            if answer and self._strikes.get(engine.name, 0) < TRIES
-        ]
-        if not self._members:
-            raise PublicationError("no engine is left to publish to: " + ", ".join(engine.name for engine in self._engines))
-        return [engine.name for engine in self._members]
+        """Choose who takes part in the next update: the engines that answer and have not failed twice in this publication.
+
+        While none answers, those that stall (and do not refuse the connection, as a dead one does) are waited for.
+
+        Raises:
+            PublicationError: every engine is dead or has failed twice, or none has answered within the timeout.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        while True:
+            causes = dict(zip(self._engines, await asyncio.gather(*map(_unreachable, self._engines)), strict=True))
+            struck = {engine: "failed twice" for engine in self._engines if self._strikes.get(engine.name, 0) >= TRIES}
+            self._members = [engine for engine, cause in causes.items() if cause is None and engine not in struck]
+            if self._members:
+                return [engine.name for engine in self._members]
+            why = {engine.name: struck.get(engine) or (cause.message if cause else "") for engine, cause in causes.items()}
+            stalled = [engine for engine, cause in causes.items() if engine not in struck and _may_come_back(cause)]
+            if not stalled or asyncio.get_running_loop().time() > deadline:
+                raise PublicationError(f"no engine is left to publish to: {_listed(why)}")
+            log.warning("no engine answers, waiting for one to publish to: %s", _listed(why))
+            await asyncio.sleep(STALL_PAUSE)
 
     async def waiting(self) -> list[str]:
         """Engines that answer but get no requests until new weights have reached them: restarted, late, or given up."""
@@ -316,8 +327,21 @@ class EngineWeights:
             elif error is not None:
                 raise error
         if until == asyncio.ALL_COMPLETED or not causes:
-            causes.update({tasks[task]: f"not done within {self._timeout:g} s" for task in pending})
+            causes.update({name: f"not done within {self._timeout:g} s" for task, name in tasks.items() if task in pending})
         return causes
+
+
+async def _unreachable(engine: EngineClient) -> EngineError | None:
+    """Return why an engine does not answer, or None."""
+    try:
+        await engine.look()
+    except EngineError as cause:
+        return cause
+    return None
+
+
+def _may_come_back(cause: EngineError | None) -> bool:
+    return isinstance(cause, EngineFault) and not cause.unreachable
 
 
 def _receiving(bucket: WeightBucket, group: str, version: int, flush_cache: bool) -> Update:

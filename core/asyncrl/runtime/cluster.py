@@ -162,7 +162,8 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
             raise cause from None
         raise RunError(f"{what} failed: {type(cause).__name__}: {cause}") from error
     except RayActorError as error:
-        raise RunError(f"{what}: its process died: {error}") from error
+        log.debug("%s", error)
+        raise RunError(f"{what}: its process died (killed, or out of memory)") from error
     except (TimeoutError, GetTimeoutError):
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
     finally:

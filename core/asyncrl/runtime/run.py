@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, ResourceError
+from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, PublicationError, ResourceError
 from asyncrl.evaluation.dispatcher import BlockingEvals
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.host import Host
@@ -88,6 +88,7 @@ class _Run:
 
     def check(self) -> None:
         """Refuse what cannot work, make the task's model if need be, make the run directory."""
+        self._require_device()
         self._host.each("check_run", run=self._facts)
         for index in range(self._core.num_engines if self._core.base_port else 0):
             _require_port(self._core.host, self._core.base_port + index)
@@ -110,6 +111,11 @@ class _Run:
         kept = max(1, self._core.keep_checkpoints) + 1 if self._core.save_interval else 1
         check_space(Path(self._core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
         self._directory.create(self._config.to_toml())
+
+    def _require_device(self) -> None:
+        """Refuse GPUs that a private cluster on this machine can't have."""
+        if self._facts.device == "cuda" and not self._core.ray_address and not list(Path("/dev").glob("nvidia[0-9]*")):
+            raise ResourceError("this machine has no GPU", origin="device", remedy="use --device cpu, or auto")
 
     # The run --------------------------------------------------------------------------------------------------------------
 
@@ -134,7 +140,12 @@ class _Run:
             logging.getLogger("asyncrl").removeHandler(self._bridge)
             logging.getLogger("asyncrl").removeHandler(log_file)
             log_file.close()
-        print(describe(summary, str(self._directory.path)), flush=True)
+        table = describe(summary, str(self._directory.path))
+        with contextlib.suppress(OSError), self._directory.log_file.open("a") as file:
+            file.write(f"{table}\n")
+        if sys.stdout is not None:
+            with contextlib.suppress(BrokenPipeError):
+                print(table, flush=True)
         return 0 if outcome == "completed" else INTERRUPTED
 
     async def _main(self) -> str:
@@ -154,7 +165,7 @@ class _Run:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._train_inside(stack)
-            except EngineError as error:
+            except (EngineError, PublicationError) as error:
                 tails = await self._engines.log_tails() if self._engines else ""
                 raise (type(error)(f"{error.message}\n{tails}") if tails else error) from error
 

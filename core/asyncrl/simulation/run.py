@@ -103,5 +103,5 @@ class _NothingDue:
     async def before_training(self, version: int) -> None:
         return None
 
-    async def after_step(self, step: int, version: int = 0, *, last: bool) -> None:
+    async def after_step(self, step: int, version: int = 0, *, lag_steps: int = 0, last: bool) -> None:
         return None

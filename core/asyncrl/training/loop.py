@@ -31,7 +31,7 @@ class Publisher(Protocol):
 class Evals(Protocol):
     async def before_training(self, version: int) -> None: ...
 
-    async def after_step(self, step: int, version: int, *, last: bool) -> None: ...
+    async def after_step(self, step: int, version: int, *, lag_steps: int, last: bool) -> None: ...
 
 
 class Checkpoints(Protocol):
@@ -90,7 +90,7 @@ class TrainingLoop:
     async def run(self) -> int:
         """Return the number of steps trained: all of them, or fewer after a stop was asked for."""
         await self._evals.before_training(self._publisher.version)
-        update_norm = 0.0
+        update_norm, published = 0.0, 0
         for step in range(1, self._steps + 1):
             clock = _Stopwatch()
             batch = await self._rollout.take_batch(self._publisher.version, step)
@@ -99,14 +99,14 @@ class TrainingLoop:
             await self._rollout.trained(step)
             update_norm += report.update_norm
             clock.lap("train")
-            if step % self._publish_interval == 0:
-                await self._publisher.publish(update_norm)
-                update_norm = 0.0
-            clock.lap("publish")
             last = step == self._steps or self._stop.requested
+            if last or step % self._publish_interval == 0:
+                await self._publisher.publish(update_norm)
+                update_norm, published = 0.0, step
+            clock.lap("publish")
             await self._checkpoints.after_step(step, last=last)
             clock.lap("checkpoint")
-            await self._evals.after_step(step, self._publisher.version, last=last)
+            await self._evals.after_step(step, self._publisher.version, lag_steps=step - published, last=last)
             clock.lap("evaluation")
             await self._on_step(step, report, clock.times())
             if last:

@@ -60,9 +60,7 @@ class Console(Plugin):
 
     def _shown(self) -> View:
         if self._view is None:
-            from rich.console import Console as Out
-
-            from asyncrl_console.views import LiveView, PlainView
+            from asyncrl_console.views import LiveView, Out, PlainView
 
             out = Out(highlight=False)
             live = out.is_terminal if self.options.style == "auto" else self.options.style == "live"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -15,6 +17,14 @@ from asyncrl_console.progress import Progress
 
 STYLES = {"warning": "yellow", "error": "bold red"}
 HEADINGS = {"engines": "engines generate", "trainer": "trainer reads", "waiting": "bottleneck", "left": "time left"}
+
+
+class Out(Console):
+    """Goes quiet when its reader has left, as `head` does: the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class View(Protocol):

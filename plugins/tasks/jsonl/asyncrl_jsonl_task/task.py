@@ -23,7 +23,7 @@ from asyncrl import (
 from asyncrl_jsonl_task.options import JsonLinesOptions
 from asyncrl_jsonl_task.order import Order
 from asyncrl_jsonl_task.rows import Fields, Row, read_rows
-from asyncrl_jsonl_task.text import Text, has_chat_template
+from asyncrl_jsonl_task.text import Text, context_length, has_chat_template, most_tokens
 
 
 class JsonLinesTask(Plugin):
@@ -61,6 +61,7 @@ class JsonLinesTask(Plugin):
             template_arguments=options.template_arguments,
             system_prompt=options.system_prompt,
         )
+        self._room = context_length(model) - self.run.max_new_tokens
         (_, train), *evals = self._read_all()
         self._rows = self._short_enough(train, "task.path")
         seed = self.run.seed if options.seed is None else options.seed
@@ -112,10 +113,13 @@ class JsonLinesTask(Plugin):
                 raise OptionError(f"{row.source}: a list of messages needs a chat template, and {why}", origin="task.path")
 
     def _short_enough(self, rows: list[Row], origin: str) -> list[Row]:
-        """The rows whose prompts are within `max_prompt_tokens`; without that option nothing is tokenized before its turn."""
-        limit = self.options.max_prompt_tokens
+        """The rows whose prompts are within `max_prompt_tokens`, or leave room for a completion in the model's context."""
+        limit, name = self.options.max_prompt_tokens, "task.max_prompt_tokens"
         if limit is None:
-            return rows
+            limit, name = self._room, "what the model's context leaves beside max_new_tokens"
+            unclear = [row for row in rows if most_tokens(row) > limit]  # only these are tokenized before their turn
+            if not unclear:
+                return rows
         kept = []
         for row in rows:
             length = len(self._text.prompt_tokens(row))
@@ -123,12 +127,12 @@ class JsonLinesTask(Plugin):
                 kept.append(row)
             elif self.options.long_prompts == "error":
                 raise DataError(
-                    f"{row.source}: the prompt has {length} tokens, task.max_prompt_tokens is {limit}",
+                    f"{row.source}: the prompt has {length} tokens, {name} is {limit}",
                     origin=origin,
                     remedy='task.long_prompts = "skip" leaves such rows out',
                 )
         if not kept:
-            raise DataError(f"every prompt has more than {limit} tokens (task.max_prompt_tokens)", origin=origin)
+            raise DataError(f"every prompt has more than {limit} tokens ({name})", origin=origin)
         return kept
 
     def _eval_set(self, name: str, rows: list[Row]) -> EvalSet:

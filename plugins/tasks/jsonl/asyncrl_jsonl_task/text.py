@@ -17,6 +17,21 @@ UNKNOWN = "\ufffd"
 """Stands for a token id that no text maps to; a decoder would leave it out, and pay for a wrong answer."""
 
 
+TEMPLATE_TOKENS = 512
+"""More than a chat template with a short system prompt adds."""
+
+
+def most_tokens(row: Row) -> int:
+    """Return a number that the tokens of a row's prompt stay below: no tokenizer makes more tokens than bytes."""
+    return len(json.dumps(row.prompt).encode()) + TEMPLATE_TOKENS
+
+
+def context_length(model: Path) -> int:
+    """Return the longest sequence the model takes, in tokens; a very large number when its config does not say."""
+    config = json.loads((model / "config.json").read_text())
+    return int((config.get("text_config") or config).get("max_position_embeddings") or 2**31)
+
+
 class Text:
     """The tokenizer of a model directory, as the task uses it. Runs no code from the directory.
 

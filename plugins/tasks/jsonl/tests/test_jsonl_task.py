@@ -101,6 +101,13 @@ async def test_a_prompt_that_is_too_long_is_an_error_with_its_line_or_left_out(w
             pass
 
 
+async def test_a_prompt_that_the_models_context_has_no_room_for_is_an_error(write: Write, plain_model: Path) -> None:
+    path = write({"prompt": "short", "answer": 0}, {"prompt": "x" * 256, "answer": 0})
+    with pytest.raises(DataError, match=r"train\.jsonl:2: the prompt has 256 tokens, what the model's context leaves"):
+        async with opened(path, plain_model):
+            pass
+
+
 async def test_eval_sets_have_their_names_files_and_sampling(write: Write, plain_model: Path) -> None:
     train = write({"prompt": "a", "answer": 0})
     easy = write({"prompt": "b", "answer": 1}, {"prompt": "c", "answer": 2}, name="easy.jsonl")
