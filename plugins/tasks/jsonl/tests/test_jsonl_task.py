@@ -102,8 +102,8 @@ async def test_a_prompt_that_is_too_long_is_an_error_with_its_line_or_left_out(w
 
 
 async def test_a_prompt_that_the_models_context_has_no_room_for_is_an_error(write: Write, plain_model: Path) -> None:
-    path = write({"prompt": "short", "answer": 0}, {"prompt": "x" * 256, "answer": 0})
-    with pytest.raises(DataError, match=r"train\.jsonl:2: the prompt has 256 tokens, what the model's context leaves"):
+    path = write({"prompt": "short", "answer": 0}, {"prompt": "x" * 4096, "answer": 0})
+    with pytest.raises(DataError, match=r"train\.jsonl:2: the prompt has 4096 tokens, what the model's context leaves"):
         async with opened(path, plain_model):
             pass
 
