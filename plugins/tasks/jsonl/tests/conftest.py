@@ -26,7 +26,9 @@ def save_model(directory: Path, template: str | None) -> Path:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>")
     fast.chat_template = template
     fast.save_pretrained(directory)
-    (directory / "config.json").write_text(json.dumps({"model_type": "qwen3", "eos_token_id": 2, "max_position_embeddings": 4096}))
+    (directory / "config.json").write_text(
+        json.dumps({"model_type": "qwen3", "eos_token_id": 2, "max_position_embeddings": 4096})
+    )
     return directory
 
 
