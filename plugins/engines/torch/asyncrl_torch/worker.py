@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from asyncrl_torch.batcher import Batcher
 from asyncrl_torch.requests import Request
 
 T = TypeVar("T")
+GATHER_SECONDS = 0.001
+GATHER_ROUNDS = 25
 
 
 class Worker:
@@ -89,6 +92,7 @@ class Worker:
             if not self.batcher.has_work:
                 self._wake.wait()
                 self._wake.clear()
+                self._gather()
                 continue
             try:
                 heard = self.batcher.step()
@@ -97,6 +101,15 @@ class Worker:
                 heard = self.batcher.fail_all(f"{type(error).__name__}: {error}")
             if heard:
                 self._tell(_announce, heard)
+
+
+    def _gather(self) -> None:
+        """A burst comes in one request at a time: let it arrive whole, for its first steps would be small and slow its arrival."""
+        for _ in range(GATHER_ROUNDS):
+            arrived = len(self._commands)
+            time.sleep(GATHER_SECONDS)
+            if len(self._commands) == arrived:
+                return
 
 
 def _announce(requests: list[Request]) -> None:
