@@ -14,7 +14,7 @@ from asyncrl.metrics import MetricSet
 class PluginOptions(BaseModel):
     """Base of a plugin's options: frozen, unknown keys refused, every field with a `Field(description=…)`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class BufferOptions(PluginOptions):
