@@ -102,7 +102,6 @@ class Worker:
             if heard:
                 self._tell(_announce, heard)
 
-
     def _gather(self) -> None:
         """A burst comes in one request at a time: let it arrive whole, for its first steps would be small and slow its arrival."""
         for _ in range(GATHER_ROUNDS):
