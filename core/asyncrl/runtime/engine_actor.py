@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from asyncrl.errors import EngineError, ResourceError
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.engine import EnginePlace, ServerSpec
 from asyncrl.runtime import child
+from asyncrl.training.publication import free_port
 
 PORT_TRIES = 3
 
@@ -26,13 +26,6 @@ class EngineAddress:
 
     name: str
     spec: ServerSpec
-
-
-def free_port(host: str) -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 class EngineActor:

@@ -11,7 +11,6 @@ import ray
 
 from asyncrl.authoring import RunFacts
 from asyncrl.plugins import PluginSpec, build_host
-from asyncrl.runtime.engine_actor import free_port
 from asyncrl.training.interfaces import (
     Exported,
     StepReport,
@@ -21,6 +20,7 @@ from asyncrl.training.interfaces import (
     WeightGroup,
     WeightManifest,
 )
+from asyncrl.training.publication import free_port
 
 
 class TrainerActor:
