@@ -81,6 +81,7 @@ def test_a_ray_address_where_nothing_listens_is_refused(start) -> None:
     run = start("--ray-address", "127.0.0.1:1")
     assert run.wait() == 2, run.output
     assert "asyncrl: error: --ray-address: nothing answers at 127.0.0.1:1" in run.output
+    assert not run.directory.exists()
     assert run.left_behind() == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -66,6 +67,10 @@ class RunDirectory:
         """Append one settled point to `evals.jsonl`."""
         with (self.path / "evals.jsonl").open("a") as file:
             file.write(json.dumps(asdict(record)) + "\n")
+
+    def remove(self) -> None:
+        """Take the directory back: the run was refused before it began."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, PublicationError, ResourceError
+from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, PublicationError, ResourceError, UserError
 from asyncrl.evaluation.dispatcher import BlockingEvals
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.host import Host
@@ -122,11 +122,12 @@ class _Run:
     def execute(self) -> int:
         log_file = self._directory.open_log()
         started = time.monotonic()
-        outcome, problem = "failed", ""
+        outcome, problem, refused = "failed", "", False
         try:
             outcome = asyncio.run(self._main())
         except BaseException as error:
             problem = str(error) if isinstance(error, AsyncrlError) else f"{type(error).__name__}: {error}"
+            refused = isinstance(error, UserError) and not (self._interrupts and self._interrupts.loop_running)
             log_file.handle(logging.LogRecord("asyncrl", logging.ERROR, __file__, 0, "the run failed", None, sys.exc_info()))
             raise
         finally:
@@ -140,6 +141,8 @@ class _Run:
             logging.getLogger("asyncrl").removeHandler(self._bridge)
             logging.getLogger("asyncrl").removeHandler(log_file)
             log_file.close()
+            if refused:
+                self._directory.remove()
         table = describe(summary, str(self._directory.path))
         with contextlib.suppress(OSError), self._directory.log_file.open("a") as file:
             file.write(f"{table}\n")
