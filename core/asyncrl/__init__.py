@@ -36,6 +36,7 @@ _PUBLIC = {
     "KEEP": "rollout.verdicts",
     "NOTHING": "rollout.verdicts",
     "BatchView": "rollout.verdicts",
+    "Deadline": "rollout.verdicts",
     "Mask": "rollout.verdicts",
     "PutOutcome": "rollout.verdicts",
     "Restored": "rollout.verdicts",

@@ -80,6 +80,11 @@ class Plugin:
     """Filled in from the entry point when it is loaded."""
     name: ClassVar[str] = ""
 
+    @property
+    def needs(self) -> dict[str, str]:
+        """Optional hooks that some other active plugin must implement for this one to work, each with the remedy when none does."""
+        return {}
+
     def __init__(self, options: PluginOptions, run: RunFacts) -> None:
         self.options = options
         self.run = run

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncrl.rollout.engine import EngineNeeds, EnginePlace, ServerSpec
     from asyncrl.rollout.sampler import SampleDone, Sampler
     from asyncrl.rollout.schedule import LoadView
-    from asyncrl.rollout.verdicts import BatchView, Mask, PutOutcome, Restored, State, Taken, Verdict
+    from asyncrl.rollout.verdicts import BatchView, Deadline, Mask, PutOutcome, Restored, State, Taken, Verdict
     from asyncrl.samples import Group, Prompt, Sample, Score
     from asyncrl.training.interfaces import (
         Exported,
@@ -43,7 +43,7 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
     "scheduler": ("submission_quota",),
     "buffer": ("buffer_put", "buffer_take", "buffer_size", "buffer_state", "buffer_restore"),
     "filters": ("judge_group", "mask_batch"),
-    "staleness": ("judge_staleness",),
+    "staleness": ("judge_staleness", "staleness_deadline"),
     "engine": ("engine_needs", "engine_server"),
     "trainer": (
         "trainer_open",
@@ -63,7 +63,9 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
 }
 """The hooks that only the slot's own plugins may implement."""
 
-OPTIONAL_HOOKS = frozenset({"check_run", "task_close", "mask_batch", "log_start", "log_eval", "log_message", "log_end"})
+OPTIONAL_HOOKS = frozenset(
+    {"check_run", "task_close", "mask_batch", "staleness_deadline", "log_start", "log_eval", "log_message", "log_end"}
+)
 """Slot hooks that a plugin of the slot may leave out (and `task_model`, which has a default in `TaskPlugin`)."""
 
 
@@ -132,13 +134,16 @@ def submission_quota(load: LoadView) -> int:
 
 
 @hookspec(firstresult=True)
-def buffer_put(group: Group) -> PutOutcome:
-    """Rollout. Store a group: `accepted(evicted)` with the groups that had to leave for it, or `FULL`."""
+def buffer_put(group: Group, score: float) -> PutOutcome:
+    """Rollout. Store a group: `accepted(evicted)` with the groups that had to leave for it, or `FULL`. `score` is the answer of
+    `score_group`, 0 where no plugin gives one."""
 
 
 @hookspec(firstresult=True)
-def buffer_take(version: int) -> Taken:
-    """Rollout. Remove and return the next group for the trainer that is about to improve `version`, or `NOTHING`."""
+def buffer_take(version: int, due: int) -> Taken:
+    """Rollout. Remove and return the next group for the trainer that is about to improve `version`, or `NOTHING`. While a group
+    with an `oldest_version` of at most `due` is held, return one of those; which one, and which of the others, is the buffer's own
+    affair. -1 asks for none in particular."""
 
 
 @hookspec(firstresult=True)
@@ -154,6 +159,11 @@ def buffer_state() -> State:
 @hookspec(firstresult=True)
 def buffer_restore(state: State) -> Restored:
     """Rollout. Replace the content by a former `buffer_state`; return what did not fit."""
+
+
+@hookspec(firstresult=True)
+def score_group(group: Group) -> float:
+    """Rollout; any plugin, at most one: what a finished group is worth, for a buffer that orders by it. Higher is better."""
 
 
 # Filters (many): `asyncrl.filters` --------------------------------------------------------------------------------------
@@ -176,6 +186,13 @@ def mask_batch(batch: BatchView) -> Mask:
 def judge_staleness(group: Group, version: int) -> Verdict:
     """Rollout, at take and again when the batch is complete. Keep, drop(reason) or retry(reason) a group for the trainer that is
     about to improve `version`."""
+
+
+@hookspec(firstresult=True)
+def staleness_deadline(oldest: int) -> Deadline:
+    """Rollout; optional. Say up to which version a group may be trained whose oldest token comes from version `oldest`, and whether
+    the trainer waits for one in flight rather than pass its deadline. Never decreases with `oldest`, and agrees with
+    `judge_staleness`."""
 
 
 # Engine: `asyncrl.engines` ----------------------------------------------------------------------------------------------

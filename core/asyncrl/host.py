@@ -81,15 +81,17 @@ class Host:
             raise PluginLoadError(f"hook {hook} needs exactly one implementation, found: {found}")
         active = self._by_object[id(owners[0].plugin)]
         spec = getattr(hookspecs, hook)
-        takes_all = set(owners[0].argnames) == set(inspect.signature(spec).parameters)
-        # Going through pluggy costs several microseconds a call, which only a wrapper or a shorter signature is worth.
-        caller = owners[0].function if takes_all and len(impls) == 1 else getattr(self._manager.hook, hook)
+        names = tuple(inspect.signature(spec).parameters)
+        # Going through pluggy costs several microseconds a call, which only a wrapper is worth.
+        direct = len(impls) == 1
+        caller = owners[0].function if direct else getattr(self._manager.hook, hook)
+        passed = owners[0].argnames if direct else names
 
         if inspect.iscoroutinefunction(spec):
 
             async def call_async(**arguments: Any) -> Any:
                 try:
-                    return await caller(**arguments)
+                    return await caller(**{name: arguments[name] for name in passed})
                 except AsyncrlError:
                     raise
                 except Exception as cause:
@@ -100,12 +102,17 @@ class Host:
         def failed(cause: Exception) -> PluginFailed:
             return self._failed(active, hook, cause)
 
-        return _guarded(caller, tuple(inspect.signature(spec).parameters), failed)
+        return _guarded(caller, names, passed, failed)
 
     def owner(self, hook: str) -> str:
         """Return who implements a slot hook, for messages."""
         impls = getattr(self._manager.hook, hook).get_hookimpls()
         return str(next(self._by_object[id(impl.plugin)] for impl in impls if not impl.wrapper and not impl.hookwrapper))
+
+    def takes(self, hook: str, argument: str) -> bool:
+        """Whether the implementation of a slot hook has a parameter of this name."""
+        impls = getattr(self._manager.hook, hook).get_hookimpls()
+        return any(argument in impl.argnames for impl in impls if not impl.wrapper and not impl.hookwrapper)
 
     def has(self, hook: str) -> bool:
         """Whether any active plugin implements the hook."""
@@ -177,14 +184,14 @@ class Host:
 
 
 def _guarded(
-    function: Callable[..., Any], names: Sequence[str], failed: Callable[[Exception], PluginFailed]
+    function: Callable[..., Any], names: Sequence[str], passed: Sequence[str], failed: Callable[[Exception], PluginFailed]
 ) -> Callable[..., Any]:
-    """Return `function` with exceptions turned into `PluginFailed`. Written out for the hook's arguments, because passing them on as
-    `**arguments` costs more than most hooks do."""
+    """Return a callable of the arguments `names` that calls `function` with those `passed`, exceptions turned into `PluginFailed`.
+    Written out for the hook's arguments, because passing them on as `**arguments` costs more than most hooks do."""
     source = (
         f"def call({', '.join(names)}):\n"
         f"    try:\n"
-        f"        return function({', '.join(f'{name}={name}' for name in names)})\n"
+        f"        return function({', '.join(f'{name}={name}' for name in passed)})\n"
         f"    except AsyncrlError:\n"
         f"        raise\n"
         f"    except Exception as cause:\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,17 +24,20 @@ class GroupStore:
         self.size = 0
         self.owner = host.owner("buffer_put")
         self._put = host.one("buffer_put")
+        self._score = host.one("score_group") if host.has("score_group") else None
         self._take = host.one("buffer_take")
         self._real_size = host.one("buffer_size")
         self._state = host.one("buffer_state")
         self._restore = host.one("buffer_restore")
+        self._host = host
         self._ledger = ledger
         self._versions: dict[int, int] = {}
         self._version_sum = 0
 
     def put(self, group: Group) -> PutOutcome:
         """Offer a group. Evicted groups have left the store but are still *buffered* in the ledger: the caller ends them."""
-        outcome: PutOutcome = self._put(group=group)
+        score = self._scored(group) if self._score is not None else 0.0
+        outcome: PutOutcome = self._put(group=group, score=score)
         if outcome is not ACCEPTED and (not isinstance(outcome, PutOutcome) or (outcome.evicted and not outcome.stored)):
             raise PluginFailed(f"{self.owner} answered buffer_put with {outcome!r}; right are accepted(evicted) and FULL")
         if outcome.stored:
@@ -43,9 +47,10 @@ class GroupStore:
                 self._count(evicted, -1)
         return outcome
 
-    def take(self, version: int) -> Group | None:
-        """Take the next group for the trainer that is about to improve `version`; None when the buffer gives none."""
-        answer = self._take(version=version)
+    def take(self, version: int, due: int = -1) -> Group | None:
+        """Take the next group for the trainer that is about to improve `version`, one with an oldest version of at most `due` if there
+        is any; None when the buffer gives none."""
+        answer = self._take(version=version, due=due)
         if not isinstance(answer, Taken) or len(answer.groups) > 1:
             raise PluginFailed(f"{self.owner} answered buffer_take with {answer!r}; right are taken(group) and NOTHING")
         if not answer.groups:
@@ -87,6 +92,13 @@ class GroupStore:
             self._count(group, 1)
         self.check()
         return held
+
+    def _scored(self, group: Group) -> float:
+        assert self._score is not None
+        score = self._score(group=group)
+        if not isinstance(score, (int, float)) or not math.isfinite(score):
+            raise PluginFailed(f"{self._host.owner('score_group')} answered score_group with {score!r}; right is a finite number")
+        return float(score)
 
     def _count(self, group: Group, change: int) -> None:
         version = group.oldest_version

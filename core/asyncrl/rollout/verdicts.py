@@ -34,6 +34,19 @@ def retry(reason: str) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Deadline:
+    """Until when a group may be trained.
+
+    Attributes:
+        version: the last version that it may improve.
+        waits: whether the trainer waits for such a group in flight instead of passing its deadline.
+    """
+
+    version: int
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PutOutcome:
     """Answer to a put: stored, with the groups that were evicted for it; or full, and nothing has changed."""
 

@@ -39,7 +39,12 @@ class Fifo(Plugin):
         return ACCEPTED
 
     @hookimpl
-    def buffer_take(self, version: int) -> Taken:
+    def buffer_take(self, version: int, due: int) -> Taken:
+        if due >= 0:
+            for index, group in enumerate(self._groups):
+                if group.oldest_version <= due:
+                    del self._groups[index]
+                    return taken(group)
         return taken(self._groups.popleft()) if self._groups else NOTHING
 
     @hookimpl

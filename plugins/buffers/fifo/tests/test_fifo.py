@@ -24,8 +24,8 @@ def filled(count: int, capacity_factor: float = 2.0) -> Fifo:
 
 def test_groups_leave_in_the_order_in_which_they_came() -> None:
     buffer = filled(3)
-    assert [buffer.buffer_take(0).groups[0].prompt_id for _ in range(3)] == [0, 1, 2]
-    assert buffer.buffer_take(0) is NOTHING
+    assert [buffer.buffer_take(0, -1).groups[0].prompt_id for _ in range(3)] == [0, 1, 2]
+    assert buffer.buffer_take(0, -1) is NOTHING
 
 
 def test_a_full_buffer_says_so_and_keeps_what_it_has() -> None:
@@ -49,7 +49,7 @@ def test_a_restored_buffer_goes_on_where_the_other_stopped() -> None:
     state = filled(4).buffer_state()
     other = filled(1)
     assert other.buffer_restore(state).left_out == ()
-    assert [other.buffer_take(0).groups[0].prompt_id for _ in range(4)] == [0, 1, 2, 3]
+    assert [other.buffer_take(0, -1).groups[0].prompt_id for _ in range(4)] == [0, 1, 2, 3]
 
 
 def test_a_smaller_buffer_hands_back_what_does_not_fit() -> None:
