@@ -85,6 +85,8 @@ def _name(annotation: Any) -> str:
         return f"list of {' and '.join(_name(part) for part in inner)}" if inner else "list"
     if kind == "dict":
         return f"table of {_name(inner[-1])}" if inner else "table"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
     return _NAMES.get(annotation) or str(getattr(annotation, "__name__", annotation))
 
 

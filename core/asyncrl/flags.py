@@ -10,14 +10,18 @@ from asyncrl.errors import OptionError
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag as it was given. `value` is None when it stood alone; `negated` for ``--no-…``."""
+    """One flag as it was given. `value` is None when it stood alone; `negated` for ``--no-…``; `origin` is what it stands for when
+    somebody wrote something else."""
 
     name: str
     value: str | None = None
     negated: bool = False
+    origin: str = ""
 
     @property
     def shown(self) -> str:
+        if self.origin:
+            return self.origin
         return f"--no-{self.name}" if self.negated else f"--{self.name}"
 
 

@@ -14,9 +14,10 @@ from asyncrl.errors import OptionError, UserError
 from asyncrl.fields import is_switch, plain
 from asyncrl.flags import CommandLine, scan
 from asyncrl.plugins import SLOTS, Catalog, Found, PluginSpec, discover, load
-from asyncrl.run_file import RunFile, read_run_file
+from asyncrl.run_file import SIMULATE, RunFile, read_run_file
 from asyncrl.run_options import RunOptions
 from asyncrl.selection import choose, option_key, refuse_strays, sort_flags
+from asyncrl.simulation.options import SimulateOptions
 
 SWITCHES = frozenset(name.replace("_", "-") for name, info in RunOptions.model_fields.items() if is_switch(info))
 
@@ -42,6 +43,7 @@ class RunConfig:
 
     Attributes:
         core: core's own options.
+        simulate: those of a simulation; training leaves them alone.
         plugins: the selected plugins, in the order of slots and of selection.
         notes: what the user should be told before the run starts.
         origins: where each value that is not a default was written, by ``steps`` or ``buffer.capacity_factor``.
@@ -49,6 +51,7 @@ class RunConfig:
     """
 
     core: RunOptions
+    simulate: SimulateOptions
     plugins: tuple[Selected, ...]
     notes: tuple[str, ...]
     origins: Mapping[str, str]
@@ -89,7 +92,7 @@ class RunConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every option in the shape of a run's file, as JSON data without secrets."""
+        """Every option in the shape of a run's file, as JSON data without secrets; of a simulation's only what is not its default."""
         tree: dict[str, Any] = plain(self.core, secrets=False)
         tree |= {key: {} for key, slot in SLOTS.items() if slot.many}
         for plugin in self.plugins:
@@ -98,7 +101,10 @@ class RunConfig:
                 tree[plugin.found.slot][plugin.wanted] = options
             else:
                 tree[plugin.found.slot] = {"name": plugin.wanted, **options}
-        return {key: tree[key] for key in [*RunOptions.model_fields, *SLOTS] if key in tree}
+        default = plain(SimulateOptions.model_validate({}), secrets=False)
+        simulate = {key: value for key, value in plain(self.simulate, secrets=False).items() if value != default[key]}
+        ordered = {key: tree[key] for key in [*RunOptions.model_fields, *SLOTS] if key in tree}
+        return ordered | ({SIMULATE: simulate} if simulate else {})
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict())
@@ -131,7 +137,11 @@ def resolve(file: Path | None, arguments: Sequence[str], catalog: Catalog | None
         UserError: unknown plugin or option, wrong type, out of range, contradiction.
         PluginLoadError: a selected plugin is broken.
     """
-    line = scan(arguments, SWITCHES)
+    return resolve_line(scan(arguments, SWITCHES), file, catalog)
+
+
+def resolve_line(line: CommandLine, file: Path | None = None, catalog: Catalog | None = None) -> RunConfig:
+    """Like `resolve`, of a command line that has been taken apart."""
     file = run_file_of(line, file)
     content = read_run_file(file, RunOptions.model_fields) if file else RunFile()
     catalog = catalog or discover()
@@ -139,6 +149,7 @@ def resolve(file: Path | None, arguments: Sequence[str], catalog: Catalog | None
     choices, notes = choose(content, flags, catalog)
     origins: dict[str, str] = {}
     core = build(RunOptions, {**content.core, **flags.core}, "", "the run", origins)  # before imports that may take seconds
+    simulate = build(SimulateOptions, {**content.simulate, **flags.simulate}, SIMULATE, "the simulation", origins)
     kinds = [(choice, found, load(found)) for choice, found in choices]
     refuse_strays(content, flags, kinds)
     plugins = []
@@ -147,7 +158,7 @@ def resolve(file: Path | None, arguments: Sequence[str], catalog: Catalog | None
         given = {**choice.options, **flags.plugins.pop(key, {})}
         options = build(kind.Options, given, key, f"{found.slot} plugin {found.name!r}", origins, at=choice.origin)
         plugins.append(Selected(found, kind, options, choice.wanted))
-    return RunConfig(core, tuple(plugins), tuple(notes), origins, file)
+    return RunConfig(core, simulate, tuple(plugins), tuple(notes), origins, file)
 
 
 def run_file_of(line: CommandLine, file: Path | None = None) -> Path | None:

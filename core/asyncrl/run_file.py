@@ -1,4 +1,4 @@
-"""A run's TOML file taken apart: core's options, which plugins it selects, and their options, each with its origin."""
+"""A run's TOML file taken apart: core's options, plugins and their options, and those of a simulation, each with its origin."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 from asyncrl.errors import OptionError
 from asyncrl.plugins import SLOTS
+
+SIMULATE = "simulate"
+"""The table that only `asyncrl simulate` uses."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class RunFile:
 
     core: Mapping[str, Given] = field(default_factory=dict)
     choices: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
+    simulate: Mapping[str, Given] = field(default_factory=dict)
     unknown: tuple[Given, ...] = ()
 
 
@@ -63,22 +67,32 @@ def read_run_file(path: Path, core_options: Mapping[str, Any]) -> RunFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise OptionError(f"is no TOML: {cause}", origin=str(path)) from cause
     base = path.absolute().parent
-    core, choices, unknown = {}, {}, []
+    core: dict[str, Given] = {}
+    choices: dict[str, tuple[Choice, ...]] = {}
+    simulate: dict[str, Given] = {}
+    unknown: list[Given] = []
     for key, value in content.items():
         given = Given(value, f"{path}: {key}", base)
         if key in core_options:
             core[key] = given
         elif key in SLOTS:
-            choices[key] = tuple(_many(key, given) if SLOTS[key].many else _one(key, given))
+            choices[key] = tuple(_many(key, given) if SLOTS[key].many else _one(given))
+        elif key == SIMULATE:
+            simulate = _table(given, "its options below it")
         else:
             unknown.append(given)
-    return RunFile(core, choices, tuple(unknown))
+    return RunFile(core, choices, simulate, tuple(unknown))
 
 
-def _one(slot: str, given: Given) -> Iterator[Choice]:
+def _table(given: Given, remedy: str) -> dict[str, Given]:
     if not isinstance(given.value, dict):
-        raise OptionError(f"{given.value!r} is no table", origin=given.origin, remedy=f'write [{slot}] and below it name = "…"')
-    options = {key: Given(value, f"{given.origin}.{key}", given.base) for key, value in given.value.items()}
+        key = given.origin.rpartition(": ")[2]
+        raise OptionError(f"{given.value!r} is no table", origin=given.origin, remedy=f"write [{key}] and {remedy}")
+    return {key: Given(value, f"{given.origin}.{key}", given.base) for key, value in given.value.items()}
+
+
+def _one(given: Given) -> Iterator[Choice]:
+    options = _table(given, 'below it name = "…"')
     name = options.pop("name", Given("", given.origin, given.base))
     if not isinstance(name.value, str):
         raise OptionError(f"got {name.value!r}, wants the name of a plugin", origin=name.origin)

@@ -12,23 +12,25 @@ from asyncrl.checking import hint
 from asyncrl.errors import OptionError
 from asyncrl.flags import Flag
 from asyncrl.plugins import SLOTS, Catalog, Found
-from asyncrl.run_file import Choice, Given, RunFile
+from asyncrl.run_file import SIMULATE, Choice, Given, RunFile
 from asyncrl.run_options import RunOptions
+from asyncrl.simulation.options import SimulateOptions
 
 
 @dataclass
 class SortedFlags:
-    """Flags by what they set: core's options, selections by slot, options by slot (or ``slot.name``), and the rest."""
+    """Flags by what they set: core's options, selections by slot, options by slot (or ``slot.name``), a simulation's, and the rest."""
 
     core: dict[str, Given]
     selections: dict[str, Given]
     plugins: dict[str, dict[str, Given]]
+    simulate: dict[str, Given]
     unknown: list[Flag]
 
 
 def sort_flags(flags: Iterable[Flag], base: Path) -> SortedFlags:
     """Sort flags by what they set; the times that one was given become one list."""
-    sorted_ = SortedFlags({}, {}, {}, [])
+    sorted_ = SortedFlags({}, {}, {}, {}, [])
     for flag in flags:
         slot, _, rest = flag.name.partition(".")
         option = flag.name.replace("-", "_")
@@ -39,6 +41,8 @@ def sort_flags(flags: Iterable[Flag], base: Path) -> SortedFlags:
             table, option = sorted_.selections, flag.name
             if not isinstance(value, str):
                 raise OptionError("needs the name of a plugin", origin=flag.shown)
+        elif slot == SIMULATE and rest:
+            table, option = sorted_.simulate, rest.replace("-", "_")
         elif slot in SLOTS and rest:
             name, _, option = rest.rpartition(".")
             table = sorted_.plugins.setdefault(f"{slot}.{name}" if name else slot, {})
@@ -109,11 +113,11 @@ def option_key(found: Found) -> str:
 
 def refuse_strays(content: RunFile, flags: SortedFlags, kinds: Sequence[tuple[Choice, Found, type[Plugin]]]) -> None:
     """Raise for a key or flag that names nothing, suggesting any option that the run does have."""
-    options = [*RunOptions.model_fields, *SLOTS]
+    options = [*RunOptions.model_fields, *SLOTS, *(f"{SIMULATE}.{option}" for option in SimulateOptions.model_fields)]
     options += [f"{option_key(found)}.{option}" for _, found, kind in kinds for option in kind.Options.model_fields]
     for given in content.unknown:
         name = given.origin.rpartition(": ")[2]
-        if isinstance(given.value, dict) and (near := difflib.get_close_matches(name, SLOTS, n=1)):
+        if isinstance(given.value, dict) and (near := difflib.get_close_matches(name, [*SLOTS, SIMULATE], n=1)):
             raise OptionError("there is no such table", origin=given.origin, remedy=f"did you mean [{near[0]}]?")
         raise OptionError("there is no such option", origin=given.origin, remedy=hint(name, options, ""))
     for flag in flags.unknown:
@@ -124,7 +128,8 @@ def refuse_strays(content: RunFile, flags: SortedFlags, kinds: Sequence[tuple[Ch
             origin = next(iter(table.values())).origin
             slot, _, name = key.partition(".")
             if not SLOTS[slot].many:
-                raise OptionError("there is no such option", origin=origin, remedy=hint(origin.lstrip("-"), options, "--"))
+                stray = f"{key}.{next(iter(table))}"
+                raise OptionError("there is no such option", origin=origin, remedy=hint(stray, options, "--"))
             remedy = f"select it with --{slot} {name}" if name else f"write --{slot}.NAME.OPTION"
             raise OptionError(
                 f"{slot} plugin {name!r} is not selected" if name else "which plugin?", origin=origin, remedy=remedy
