@@ -17,6 +17,7 @@ from asyncrl.metrics import Declared
 from asyncrl.plugins import SLOTS, discover, load
 from asyncrl.run_options import RunOptions
 from asyncrl.runtime.reporter import declared_metrics
+from asyncrl.simulation.options import FaultOptions, SimulateOptions
 from pydantic import BaseModel
 
 DOCS = Path(__file__).resolve().parent
@@ -25,6 +26,8 @@ OPTIONS_HEAD = """\
 In the run's file an option is a key; as a flag its underscores are dashes: `max_new_tokens = 64`, `--max-new-tokens 64`.
 A plugin's options are in the table of its slot: `max_staleness = 2` below `[staleness]`, `--staleness.max-staleness 2`.
 Where several plugins may be active the plugin's name follows: `[filters.NAME]`, `--filters.NAME.OPTION`."""
+SIMULATE_HEAD = """\
+The `[simulate]` table, which `asyncrl simulate` uses and `asyncrl train` leaves alone. Seconds are virtual."""
 METRICS_HEAD = """\
 A counter is a sum over the run so far, a gauge the latest value. A distribution is logged as `NAME/mean`, `NAME/min` and
 `NAME/max` of the values since the last record. `<label>` in a name stands for the label's value; each is a series of its own."""
@@ -61,6 +64,8 @@ def options_page(plugins: Sequence[type[Plugin]]) -> str:
             lines += ["", f"## {slot.key}", "", f"{slot.help[:1].upper()}{slot.help[1:]}. Default: {default}.{several}"]
         for plugin in members:
             lines += ["", f"### {slot.key} `{plugin.name}`", "", *options_table(plugin.Options)]
+    lines += ["", "## simulate", "", SIMULATE_HEAD, "", *options_table(SimulateOptions)]
+    lines += ["", "### `[[simulate.faults]]`", "", *options_table(FaultOptions)]
     return "\n".join(lines) + "\n"
 
 
