@@ -19,6 +19,8 @@ from asyncrl_group import GroupScheduler
 from asyncrl_lockstep import Lockstep
 from asyncrl_max_gap import MaxGap
 from asyncrl_none import NoBound
+from asyncrl_priority import Priority
+from asyncrl_paced import Paced
 from asyncrl_reward_variance import RewardVariance
 from asyncrl_sample import SampleScheduler
 from asyncrl_single_turn import SingleTurn
@@ -29,6 +31,8 @@ KINDS: dict[str, type[Plugin]] = {
     "lockstep": Lockstep,
     "max-gap": MaxGap,
     "none": NoBound,
+    "priority": Priority,
+    "paced": Paced,
     "reward-variance": RewardVariance,
     "sample": SampleScheduler,
     "single-turn": SingleTurn,
