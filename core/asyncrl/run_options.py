@@ -103,6 +103,13 @@ class RunOptions(BaseModel):
     save_interval: int = Field(0, ge=0, description="Steps between two checkpoints; 0 saves only at the end.")
     keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept; older ones are deleted.")
 
+    trace_groups: int = Field(
+        10_000,
+        ge=0,
+        description="How many finished groups, from the first on, are recorded in trace.jsonl: lengths, times and rewards for "
+        "`asyncrl simulate`; 0 is off.",
+    )
+
     # Patience
     publish_timeout: float = Field(120.0, gt=0, description="Seconds that a publication may take.")
     request_timeout: float = Field(600.0, gt=0, description="Seconds that one generation request may take.")

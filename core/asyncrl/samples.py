@@ -151,10 +151,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """The `group_size` samples of one prompt: the unit of buffering and of training."""
+    """The `group_size` samples of one prompt: the unit of buffering and of training.
+
+    `seconds` are those for which each sample held its slot, from the group's start until it was done; `Sampler.group` fills them
+    in, and they are empty where nobody took the time.
+    """
 
     prompt: Prompt
     samples: tuple[Sample, ...]
+    seconds: tuple[float, ...] = ()
 
     @property
     def prompt_id(self) -> int:

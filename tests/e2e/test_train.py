@@ -9,7 +9,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SUMMARY_KEYS = {
-    "outcome", "steps", "wall_seconds", "eval", "books", "tokens", "busy_seconds", "staleness", "step_over_limit",
+    "outcome", "steps", "wall_seconds", "eval", "books", "tokens", "busy_seconds", "seconds", "publications", "evaluations", "staleness",
+    "step_over_limit",
 }  # fmt: skip
 
 

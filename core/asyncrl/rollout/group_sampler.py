@@ -89,7 +89,7 @@ class GroupSampler:
         Any error but `RequestFailed` from one sample cancels the others and is raised.
         """
         loop = asyncio.get_running_loop()
-        group = _Running(self.group_size, loop.create_future())
+        group = _Running(self.group_size, loop)
         tasks = [loop.create_task(self._sample(index, group, prompt, one, done)) for index in range(self.group_size)]
         try:
             await group.all_done
@@ -98,7 +98,7 @@ class GroupSampler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        return Group(prompt, tuple(group.samples))
+        return Group(prompt, tuple(group.samples), tuple(group.seconds))
 
     async def _sample(
         self, index: int, group: _Running, prompt: Prompt, one: Callable[[Prompt], Awaitable[Sample]], done: SampleDone
@@ -144,15 +144,19 @@ class GroupSampler:
 class _Running:
     """The samples of a group while they are made. Counting them down costs half of what `asyncio.gather` does."""
 
-    __slots__ = ("_left", "all_done", "samples")
+    __slots__ = ("_left", "_started", "_time", "all_done", "samples", "seconds")
 
-    def __init__(self, size: int, all_done: asyncio.Future[None]) -> None:
+    def __init__(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
         self.samples: list[Sample] = [NO_SAMPLE] * size
-        self.all_done = all_done
+        self.seconds = [0.0] * size
+        self.all_done: asyncio.Future[None] = loop.create_future()
         self._left = size
+        self._time = loop.time
+        self._started = loop.time()
 
     def ended(self, index: int, sample: Sample) -> None:
         self.samples[index] = sample
+        self.seconds[index] = self._time() - self._started
         self._left -= 1
         if not self._left and not self.all_done.done():
             self.all_done.set_result(None)

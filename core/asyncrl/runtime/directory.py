@@ -1,17 +1,20 @@
-"""The run directory: `runs/NAME/` with config, metrics, eval records, checkpoints, log and summary."""
+"""The run directory: `runs/NAME/` with config, metrics, eval records, trace, checkpoints, log and summary."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import RunDirectoryError
 from asyncrl.evaluation.records import EvalRecord
+from asyncrl.runtime.recorder import Recorded
 
 
 def run_name(name: str, file: Path | None) -> str:
@@ -67,6 +70,21 @@ class RunDirectory:
         """Append one settled point to `evals.jsonl`."""
         with (self.path / "evals.jsonl").open("a") as file:
             file.write(json.dumps(asdict(record)) + "\n")
+
+    def add_trace(self, groups: Sequence[Recorded]) -> None:
+        """Append finished groups to `trace.jsonl`, whole or not at all. Raises OSError for a full disk."""
+        lines = []
+        for prompt_id, tokens, seconds, rewards in groups:
+            line: dict[str, Any] = {"prompt_id": prompt_id, "tokens": tokens}
+            if seconds:
+                line["seconds"] = [round(each, 6) for each in seconds]
+            lines.append(json.dumps(line | {"rewards": rewards}) + "\n")
+        with (self.path / "trace.jsonl").open("ab", buffering=0) as file:
+            size = file.tell()
+            data = "".join(lines).encode()
+            if file.write(data) != len(data):  # a full disk takes a part of it
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, "no space left on the disk")
 
     def remove(self) -> None:
         """Take the directory back: the run was refused before it began."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncrl.authoring import Plugin
+from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.records import EvalRecord
 from asyncrl.host import Host, HostMetrics
 from asyncrl.loggers import MetricRecord
@@ -17,6 +18,7 @@ from asyncrl.metrics import Axis, Declared, Delta, Registry
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import PoolMetrics
 from asyncrl.runtime.directory import RunDirectory
+from asyncrl.runtime.recorder import Recorded
 from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.interfaces import StepReport
@@ -26,6 +28,7 @@ from asyncrl.training.publication import PublicationMetrics, Publisher
 
 log = logging.getLogger("asyncrl")
 POLL_SECONDS = 1.0
+LAST_POLL_SECONDS = 5.0
 
 
 def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
@@ -74,6 +77,7 @@ class Reporter:
         self._tokens_before = 0
         self._engines_before = 0.0
         self._version = publisher.version
+        self._tracing = True
 
     async def poll_forever(self) -> None:
         """Fetch deltas and log lines of the rollout actor until cancelled, so that its warnings appear while the loop waits."""
@@ -87,9 +91,17 @@ class Reporter:
             log.log(level, "%s", line)
         for delta in [*progress.deltas, *self._host.drain()]:
             self._registry.add(delta)
+        self._trace(progress.finished)
+        self._totals.paused = progress.paused_seconds
         self._totals.engines = progress.engine_busy_seconds
         self._totals.tokens_generated = progress.tokens_generated
         self._totals.books = progress.books
+
+    async def last_poll(self) -> None:
+        """Fetch what is left, whatever ends the run."""
+        with contextlib.suppress(AsyncrlError, TimeoutError):
+            async with asyncio.timeout(LAST_POLL_SECONDS):
+                await self.poll()
 
     async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
         """Log one finished step."""
@@ -100,6 +112,7 @@ class Reporter:
         self._totals.add_step(times, report.busy_seconds)
         seconds = max(times.total - times.evaluation, 1e-9)
         if self._publisher.version != self._version:
+            self._totals.publications += 1
             self._version = self._publisher.version
             self._host.observe("on_weights_published", version=self._version)
         run = self._run
@@ -131,6 +144,7 @@ class Reporter:
             self._eval.version.set(one.version_mean, name)
             self._eval.mixed_version.set(one.mixed_version, name)
             self._totals.add_eval(name, one.mean_reward)
+        self._totals.evaluations += record.step > 0
         if record.skipped:
             self._eval.skipped.set(1, record.skipped)
         self._eval.lag_steps.set(record.lag_steps)
@@ -142,6 +156,16 @@ class Reporter:
         self._host.observe("log_eval", record=record)
         self._host.observe("on_eval", record=record)
         self._log(Axis.EVAL_STEP, record.step)
+
+    def _trace(self, finished: Sequence[Recorded]) -> None:
+        """Append to the trace; after the first failure it is left as it is, without a hole in it."""
+        if not finished or not self._tracing:
+            return
+        try:
+            self._directory.add_trace(finished)
+        except OSError as cause:
+            self._tracing = False
+            log.warning("trace.jsonl ends here, it can't be written: %s", cause.strerror)
 
     def _trainer_delta(self, report: StepReport) -> Delta:
         delta: Delta = {f"{self._trainer}/{name}": {"": value} for name, value in report.metrics.items()}

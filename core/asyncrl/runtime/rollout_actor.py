@@ -21,6 +21,7 @@ from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.service import RolloutService
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.runtime.recorder import Recorded, Recorder
 
 ENGINES_LOST_SECONDS = 30.0
 SLOTS = {"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}
@@ -36,15 +37,18 @@ class RolloutSetup:
     request_timeout: float
     wait_warning: float
     publish_timeout: float
+    trace_groups: int
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the controller polls: metric deltas, log lines, and running totals."""
+    """What the controller polls: metric deltas, log lines and finished groups since the last time, and running totals."""
 
     deltas: list[Delta]
     messages: list[tuple[int, str]]
+    finished: list[Recorded]
     engine_busy_seconds: float
+    paused_seconds: float
     tokens_generated: int
     books: dict[str, Any]
 
@@ -85,6 +89,8 @@ class RolloutActor:
         ]
         self._pool = EnginePool(self._engines, lost_timeout=ENGINES_LOST_SECONDS, warn_interval=setup.wait_warning)
         self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
+        self._recorder = Recorder(self._facts, setup.trace_groups)
+        self._host = self._recorder.observing(self._host)
         self._host.one("task_open")(model=setup.model)
         self._service = RolloutService(
             self._host, self._pool, self._facts, on_unused=setup.on_unused, wait_warning=setup.wait_warning
@@ -125,12 +131,14 @@ class RolloutActor:
 
     async def weights(self, call: str, *arguments: Any) -> Any:
         """Call a method of `EngineWeights`, the engines' side of a publication."""
-        answer = await getattr(self._weights, call)(*arguments)
-        if call in ("load_from_disk", "receive"):
-            version: int = arguments[0]
-            self._service.on_published(version)
-            self._host.observe("on_weights_published", version=version)
-        return answer
+        if call not in ("load_from_disk", "receive"):
+            return await getattr(self._weights, call)(*arguments)
+        with self._recorder.pause():
+            await getattr(self._weights, call)(*arguments)
+        version: int = arguments[0]
+        self._service.on_published(version)
+        self._host.observe("on_weights_published", version=version)
+        return None
 
     async def progress(self) -> Progress:
         """Take what happened since the last call. Cheap."""
@@ -138,7 +146,9 @@ class RolloutActor:
         return Progress(
             deltas=[*self._service.drain_metrics(), self._pool.metrics.drain()],
             messages=messages,
+            finished=self._recorder.take(),
             engine_busy_seconds=sum(engine.busy_seconds for engine in self._engines) / len(self._engines),
+            paused_seconds=self._recorder.paused_seconds,
             tokens_generated=self._service.tokens_generated,
             books=self._service.books(),
         )

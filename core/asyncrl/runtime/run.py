@@ -20,6 +20,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, PublicationError, ResourceError, UserError
 from asyncrl.evaluation.dispatcher import BlockingEvals
 from asyncrl.evaluation.records import Checkpoint, EvalResult
+from asyncrl.fit import check_fit
 from asyncrl.host import Host
 from asyncrl.loggers import RunHeader
 from asyncrl.metrics import Registry
@@ -89,6 +90,7 @@ class _Run:
     def check(self) -> None:
         """Refuse what cannot work, make the task's model if need be, make the run directory."""
         self._require_device()
+        check_fit(self._host)
         self._host.each("check_run", run=self._facts)
         for index in range(self._core.num_engines if self._core.base_port else 0):
             _require_port(self._core.host, self._core.base_port + index)
@@ -221,6 +223,7 @@ class _Run:
             request_timeout=core.request_timeout,
             wait_warning=core.wait_warning,
             publish_timeout=core.publish_timeout,
+            trace_groups=core.trace_groups,
         )
         await rollout.open(setup, addresses, core.start_timeout)
 
@@ -277,8 +280,10 @@ class _Run:
         poll = asyncio.ensure_future(reporter.poll_forever())
         stack.callback(poll.cancel)
         self._interrupts.loop_running = True
-        await loop.run()
-        await reporter.poll()
+        try:
+            await loop.run()
+        finally:
+            await reporter.last_poll()
 
     def _evaluation(self, rollout: RolloutHandle, reporter: Reporter) -> Callable[[Checkpoint], Awaitable[EvalResult]]:
         async def evaluate(checkpoint: Checkpoint) -> EvalResult:

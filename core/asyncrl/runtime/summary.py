@@ -12,11 +12,20 @@ from asyncrl.training.loop import StepTimes
 class Totals:
     """What the summary needs. Seconds; `engines` is the mean over engines of the time with a request in flight.
 
-    `engines_in_eval` is the part of it that shared evaluations used: it is no generation for training.
+    `engines_in_eval` is the part of it that shared evaluations used: it is no generation for training. `paused` is the part of the
+    publications in which the engines stood still. `evaluations` came after a step.
     """
 
     steps: int = 0
     step_seconds: float = 0.0
+    wait: float = 0.0
+    train: float = 0.0
+    publish: float = 0.0
+    paused: float = 0.0
+    checkpoint: float = 0.0
+    evaluation: float = 0.0
+    publications: int = 0
+    evaluations: int = 0
     trainer: float = 0.0
     engines: float = 0.0
     engines_in_eval: float = 0.0
@@ -32,12 +41,19 @@ class Totals:
         self.steps += 1
         self.step_seconds += times.total - times.evaluation
         self.trainer += trainer_busy
+        self.wait += times.wait
+        self.train += times.train
+        self.publish += times.publish
+        self.checkpoint += times.checkpoint
+        self.evaluation += times.evaluation
 
     def add_eval(self, name: str, reward: float) -> None:
         self.evals.setdefault(name, {"first": reward})["last"] = reward
 
     def summary(self, outcome: str, wall_seconds: float, error: str) -> dict[str, Any]:
-        """Return the summary; `step_over_limit` is the mean step time over what the slower side needs for a step."""
+        """Return the summary. `step_over_limit` is the mean step time over what the slower side needs for a step; `seconds` are
+        means over the steps, by part of a step. A step is the sum of its parts without the evaluation, and `paused` is a part of
+        `publish`."""
         limit = max(self.trainer, self.engines_while_training)
         books = {key: self.books.get(key, 0) for key in ("issued", "trained", "dropped", "unfinished")}
         books["dropped"] = books["dropped"] or {}
@@ -50,6 +66,20 @@ class Totals:
             "books": books,
             "tokens": self.books.get("tokens", {"trained": 0, "dropped": 0, "unfinished": 0}),
             "busy_seconds": {"trainer": round(self.trainer, 3), "engines": round(self.engines_while_training, 3)},
+            "seconds": {
+                name: round(total / max(self.steps, 1), 6)
+                for name, total in {
+                    "step": self.step_seconds,
+                    "wait": self.wait,
+                    "train": self.train,
+                    "publish": self.publish,
+                    "paused": self.paused,
+                    "checkpoint": self.checkpoint,
+                    "evaluation": self.evaluation,
+                }.items()
+            },
+            "publications": self.publications,
+            "evaluations": self.evaluations,
             "staleness": self.books.get("staleness", {"mean": 0.0, "max": 0}),
             "step_over_limit": round(self.step_seconds / limit, 3) if limit > 0 else 0.0,
         }

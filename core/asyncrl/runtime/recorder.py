@@ -1,0 +1,81 @@
+"""Records the lengths, times and rewards of finished groups in the rollout actor, for the run's `trace.jsonl`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import asyncrl
+from asyncrl.authoring import Plugin, PluginOptions, RunFacts
+from asyncrl.hookspecs import hookimpl
+from asyncrl.host import Active, Host
+from asyncrl.samples import Group
+
+Recorded: TypeAlias = tuple[int, tuple[int, ...], tuple[float, ...], tuple[float, ...]]
+"""Prompt id, and for each sample its tokens, slot seconds (none where they are unknown) and reward."""
+
+PAUSES_KEPT = 1024
+"""So many publications may a sample span for all of their pauses to be taken from its time."""
+
+
+class Recorder(Plugin):
+    """An observer of core's own. What it holds is taken at each poll, and it stops for good after `limit` groups.
+
+    Attributes:
+        paused_seconds: for which the engines have stood still for publications so far.
+    """
+
+    def __init__(self, run: RunFacts, limit: int) -> None:
+        super().__init__(PluginOptions(), run)
+        self.paused_seconds = 0.0
+        self._left = limit
+        self._finished: list[Recorded] = []
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_KEPT)
+
+    def observing(self, host: Host) -> Host:
+        """Return the host with this observer in it, unless it has nothing to record."""
+        if not self._left:
+            return host
+        return Host([*host.actives, Active("observers", "recorder", "asyncrl-core", asyncrl.__version__, self)])
+
+    @hookimpl
+    def on_group_finished(self, group: Group) -> None:
+        if not self._left:
+            return
+        self._left -= 1
+        tokens = tuple([len(sample.token_ids) for sample in group.samples])
+        rewards = tuple([sample.reward for sample in group.samples])
+        self._finished.append((group.prompt_id, tokens, self._without_pauses(group.seconds), rewards))
+
+    def take(self) -> list[Recorded]:
+        """Return what has finished since the last call."""
+        taken, self._finished = self._finished, []
+        return taken
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """The engines stand still for a publication. It is booked as the publication's time, not as that of the samples in flight."""
+        begin = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            end = asyncio.get_running_loop().time()
+            self._pauses.append((begin, end))
+            self.paused_seconds += end - begin
+
+    def _without_pauses(self, seconds: Sequence[float]) -> tuple[float, ...]:
+        """Take the pauses out of the times of a group that has finished just now."""
+        if not seconds or not self._pauses:
+            return tuple(seconds)
+        start = asyncio.get_running_loop().time() - max(seconds)
+        spanned = []
+        for begin, end in reversed(self._pauses):
+            if end <= start:
+                break
+            spanned.append((max(begin - start, 0.0), end - start))
+        if not spanned:
+            return tuple(seconds)
+        return tuple(held - sum(min(end, held) - begin for begin, end in spanned if begin < held) for held in seconds)

@@ -1,0 +1,182 @@
+"""Reads recorded lengths and times: a `trace.jsonl`, or the directory of a finished run, whose summary gives its times too."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import DataError, RunDirectoryError
+from asyncrl.simulation.lengths import RecordedGroup
+
+SHORTEST = 1e-6
+"""Seconds of a sample whose recorded time was too short to be seen."""
+
+LINE_FORMAT = (
+    'a line is a number of tokens, a list of them, or {"tokens": […]} with "seconds", "rewards" and "prompt_id" as known'
+)
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """What a finished run measured, from its `summary.json`. Seconds.
+
+    Attributes:
+        steps: training steps done.
+        step: mean of a step without its evaluation: the sum of `wait`, `train`, `checkpoint` and the step's share of `publish`.
+        wait: mean a step that the trainer waited for its batch.
+        train: mean a step from the batch to the trainer's report.
+        checkpoint: mean a step.
+        publish: mean of one publication; the engines stood still for `paused` of it.
+        evaluation: mean of one evaluation that came after a step; 0 without any.
+        staleness: mean in versions over the groups trained.
+    """
+
+    steps: int
+    step: float
+    wait: float
+    train: float
+    checkpoint: float
+    publish: float
+    paused: float
+    evaluation: float
+    staleness: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was recorded.
+
+    Attributes:
+        source: the file it comes from.
+        groups: by prompt id, which is the order in which they were issued: a simulation that issues them in the order in which they
+            finished would start with the short ones. A sample that failed without a token has one token here, because it held a slot.
+        times: None where only a file was given.
+    """
+
+    source: Path
+    groups: tuple[RecordedGroup, ...]
+    times: RunTimes | None
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace file, or a finished run's directory.
+
+    Raises:
+        DataError: the file can't be read, or a line is wrong; the origin names file and line.
+        RunDirectoryError: the directory is no run's, or its run has not finished or recorded no trace.
+    """
+    if not path.is_dir():
+        return Trace(path, _read_groups(path), None)
+    summary = path / "summary.json"
+    if not (path / "config.toml").is_file():
+        raise RunDirectoryError("is no run's directory: it has no config.toml", origin=str(path))
+    if not summary.is_file():
+        raise RunDirectoryError("the run has not finished: it has no summary.json", origin=str(path))
+    if not (path / "trace.jsonl").is_file():
+        raise RunDirectoryError(
+            "the run recorded no trace.jsonl", origin=str(path), remedy="no group finished, or trace_groups was 0"
+        )
+    return Trace(path / "trace.jsonl", _read_groups(path / "trace.jsonl"), _read_times(summary))
+
+
+def _read_groups(path: Path) -> tuple[RecordedGroup, ...]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            numbered = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
+            groups = [_group(line, f"{path}:{number}", number - 1) for number, line in numbered]
+    except FileNotFoundError:
+        raise DataError("there is no such file", origin=str(path)) from None
+    except OSError as cause:
+        raise DataError(f"can't be read: {cause.strerror}", origin=str(path)) from cause
+    except UnicodeDecodeError as cause:
+        raise DataError(f"is no UTF-8 text: {cause.reason}", origin=str(path)) from cause
+    if not any(known for _, _, known in groups):
+        raise DataError("holds no lengths", origin=str(path), remedy=LINE_FORMAT)
+    return tuple(group for _, group, _ in sorted(groups, key=itemgetter(0)))
+
+
+def _group(line: str, origin: str, index: int) -> tuple[int, RecordedGroup, int]:
+    """Return prompt id, group, and the number of its tokens."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise DataError(f"is no JSON: {_shortened(line.strip())}", origin=origin, remedy=LINE_FORMAT) from None
+    if isinstance(value, int):
+        value = [value]
+    if isinstance(value, list):
+        value = {"tokens": value}
+    if not isinstance(value, dict) or "tokens" not in value:
+        raise DataError(f"has no tokens: {_shortened(line.strip())}", origin=origin, remedy=LINE_FORMAT)
+    tokens = _list(value, "tokens", _is_length, "whole numbers, 0 or more", origin)
+    if not tokens:
+        raise DataError("tokens is empty", origin=origin, remedy="a group has at least one sample")
+    seconds = _list(value, "seconds", _is_time, "finite numbers, 0 or more", origin)
+    rewards = _list(value, "rewards", _is_number, "finite numbers", origin)
+    for name, values in (("seconds", seconds), ("rewards", rewards)):
+        if name in value and len(values) != len(tokens):
+            raise DataError(f"has {len(values)} {name} for {len(tokens)} samples", origin=origin)
+    prompt_id = value.get("prompt_id", index)
+    if not _is_length(prompt_id):
+        raise DataError(f"prompt_id is {_shortened(json.dumps(prompt_id))}", origin=origin, remedy="right is a whole number")
+    group = RecordedGroup(
+        tokens=tuple(max(count, 1) for count in tokens),
+        seconds=tuple(max(float(each), SHORTEST) for each in seconds),
+        rewards=tuple(map(float, rewards)),
+    )
+    return prompt_id, group, sum(tokens)
+
+
+def _list(value: Mapping[str, Any], name: str, fits: Callable[[Any], bool], right: str, origin: str) -> tuple[Any, ...]:
+    given = value.get(name, [])
+    wrong = [item for item in given if not fits(item)] if isinstance(given, list) else [given]
+    if wrong:
+        raise DataError(f"{name} holds {_shortened(json.dumps(wrong[0]))}", origin=origin, remedy=f"right are {right}")
+    return tuple(given)
+
+
+def _read_times(path: Path) -> RunTimes:
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        steps, seconds = int(summary["steps"]), {name: float(value) for name, value in summary["seconds"].items()}
+        publications, evaluations = int(summary["publications"]), int(summary["evaluations"])
+        times = RunTimes(
+            steps=steps,
+            step=seconds["step"],
+            wait=seconds["wait"],
+            train=seconds["train"],
+            checkpoint=seconds["checkpoint"],
+            publish=seconds["publish"] * steps / max(publications, 1),
+            paused=seconds["paused"] * steps / max(publications, 1),
+            evaluation=seconds["evaluation"] * steps / max(evaluations, 1),
+            staleness=float(summary["staleness"]["mean"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as cause:
+        raise RunDirectoryError(
+            f"can't be read: {type(cause).__name__}: {cause}",
+            origin=str(path),
+            remedy="was it written by this version of asyncrl?",
+        ) from cause
+    if steps < 1:
+        raise RunDirectoryError("the run has not finished a single step", origin=str(path))
+    return times
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_time(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}…"
