@@ -11,6 +11,7 @@ from asyncrl import BatchView, Group, Mask, Plugin, PutOutcome, Taken, accepted,
 from asyncrl.errors import BooksError, PluginFailed
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger, Place
+from asyncrl.rollout.claims import Claims
 from asyncrl.rollout.gate import Gate
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.verdicts import NOTHING
@@ -37,7 +38,9 @@ class Bench:
         self.ledger = Ledger()
         self.metrics = RolloutMetrics("rollout")
         self.run = facts(**changes)
-        self.gate = Gate(plugins, self.ledger, self.run, self.metrics, on_unused=on_unused, wait_warning=30.0)
+        self.gate = Gate(
+            plugins, self.ledger, Claims(plugins, self.run), self.run, self.metrics, on_unused=on_unused, wait_warning=30.0
+        )
 
     def put(self, *, make: Callable[..., Group] = group, **options: object) -> int:
         prompt_id = self.ledger.issue()

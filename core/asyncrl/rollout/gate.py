@@ -12,6 +12,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import DeadlineExceeded, PluginFailed, RunError
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger, reason_word
+from asyncrl.rollout.claims import ANY, Claims
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.patience import Wait
 from asyncrl.rollout.store import GroupStore
@@ -43,7 +44,15 @@ class Gate:
     """
 
     def __init__(
-        self, host: Host, ledger: Ledger, facts: RunFacts, metrics: RolloutMetrics, *, on_unused: str, wait_warning: float
+        self,
+        host: Host,
+        ledger: Ledger,
+        claims: Claims,
+        facts: RunFacts,
+        metrics: RolloutMetrics,
+        *,
+        on_unused: str,
+        wait_warning: float,
     ) -> None:
         self.store = GroupStore(host, ledger)
         self.batch: list[Group] = []
@@ -54,6 +63,7 @@ class Gate:
         self.stuck: Callable[[], str] = lambda: ""
         self._host = host
         self._ledger = ledger
+        self._claims = claims
         self._facts = facts
         self._metrics = metrics
         self._on_unused = on_unused
@@ -66,6 +76,7 @@ class Gate:
         self._full_wait = Wait(wait_warning, self._producer_waits)
         self._arrival: asyncio.Future[None] | None = None
         self._wanted = ""
+        self._call = ANY
         self._stuck_before: tuple[str, int] | None = None
 
     def put(self, group: Group) -> None:
@@ -84,6 +95,7 @@ class Gate:
         elif self.waiting or not self._stored(group):
             self.waiting.append(group)
             self._full_wait.begin()
+        self._arrived()
         self.on_change()
 
     def abandon(self, prompt_id: int, reason: str, group: Group | None = None) -> None:
@@ -92,6 +104,7 @@ class Gate:
         When nothing but such groups comes for several batches, the run ends: it would go on for ever.
         """
         self._failures_in_a_row += 1
+        self._arrived()
         if self._failures_in_a_row >= FAILED_BATCHES * self._facts.batch_size:
             self.fail(RunError(f"the last {self._failures_in_a_row} groups all failed, this one with {reason}"))
         if self._on_unused == "retry":
@@ -167,7 +180,7 @@ class Gate:
         while len(self.batch) < self._facts.batch_size:
             if self.failure is not None:
                 raise self.failure
-            group = self.store.take(version)
+            group = self._next(version)
             admitted = self._admit() if self.waiting else False
             if group is None:
                 if not admitted:
@@ -182,6 +195,22 @@ class Gate:
         self.on_change()
         if self.failure is not None:
             raise self.failure
+
+    def _next(self, version: int) -> Group | None:
+        """Take the group that the next place of the batch is for, wherever it waits; None when it is not there yet."""
+        if self._claims.known:
+            room = self._facts.batch_size - len(self.batch)
+            self._call = self._claims.call(version, room, self.store.versions, (group.oldest_version for group in self.waiting))
+        call = self._call
+        if self.store.oldest_version <= call.due:
+            return self.store.take(version, call.due)
+        for group in self.waiting:
+            if group.oldest_version <= call.due:
+                self.waiting.remove(group)
+                self._ledger.buffered(group.prompt_id)
+                self._ledger.batched(group.prompt_id)
+                return group
+        return None if call.only else self.store.take(version)
 
     def _refuse_stale(self, version: int) -> bool:
         """Ask for every group of the complete batch once more; whether any had to go."""
@@ -229,8 +258,6 @@ class Gate:
         outcome = self.store.put(group)
         for evicted in outcome.evicted:
             self.drop(evicted.prompt_id, "evicted", evicted)
-        if outcome.stored and self._arrival is not None:
-            self._arrived()
         return outcome.stored
 
     def _admit(self) -> bool:
@@ -269,6 +296,7 @@ class Gate:
 
     def _trainer_waits(self, seconds: float) -> None:
         stuck = self.stuck()
+        kept = f"; its places are kept for groups of version {self._call.due} or older, which would become too old"
         log.warning(
             "the trainer has waited %.0f s for %s: %d of %d groups are there, %d are buffered, dropped so far: %s; %s",
             seconds,
@@ -277,7 +305,7 @@ class Gate:
             self._facts.batch_size,
             self.store.size,
             ", ".join(f"{reason} {count}" for reason, count in self._ledger.dropped.items()) or "none",
-            stuck or "more groups are in flight",
+            stuck or f"more groups are in flight{kept if self._call.only else ''}",
         )
         now = (stuck, self._ledger.cursor)
         if stuck and now == self._stuck_before:

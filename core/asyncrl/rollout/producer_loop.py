@@ -9,6 +9,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import DeadlineExceeded, PluginFailed, RequestFailed, Stopped
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger
+from asyncrl.rollout.claims import Claims
 from asyncrl.rollout.gate import Gate
 from asyncrl.rollout.sampler import Sampler
 from asyncrl.rollout.schedule import LoadView
@@ -24,23 +25,22 @@ class ProducerLoop:
         samples_in_flight: samples that an engine or a scorer works on; never above `max_concurrent_samples`.
         groups_running: groups that a producer works on.
         version: weight version of the engines.
-        steps_left: batches the run still needs; kept by the service.
         groups_handed_out: groups that left in complete batches; kept by the service.
         paused: whether submission is held back.
         started: whether `start` was called.
     """
 
-    def __init__(self, host: Host, ledger: Ledger, gate: Gate, sampler: Sampler, facts: RunFacts) -> None:
+    def __init__(self, host: Host, ledger: Ledger, gate: Gate, claims: Claims, sampler: Sampler, facts: RunFacts) -> None:
         self.samples_in_flight = 0
         self.groups_running = 0
         self.version = 0
-        self.steps_left = facts.steps
         self.groups_handed_out = 0
         self.paused = False
         self.started = False
         self._host = host
         self._ledger = ledger
         self._gate = gate
+        self._claims = claims
         self._sampler = sampler
         self._facts = facts
         self._most_before_start = facts.max_concurrent_samples - facts.group_size
@@ -108,7 +108,7 @@ class ProducerLoop:
 
     def _may_submit(self) -> bool:
         gate = self._gate
-        return self.started and not self.paused and self.steps_left > 0 and not gate.waiting and gate.failure is None
+        return self.started and not self.paused and self._claims.steps_left > 0 and not gate.waiting and gate.failure is None
 
     def _submit(self) -> None:
         """Start groups until the scheduler grants no more, or the cap or a full buffer forbids it."""
@@ -139,7 +139,8 @@ class ProducerLoop:
             self._ledger.cursor,
             gate.trainer_waiting,
             self.version,
-            self.steps_left,
+            self._claims.steps_left,
+            self._claims.batches_to_deadline(self.version),
         )
 
     def _start_group(self) -> None:
@@ -150,7 +151,8 @@ class ProducerLoop:
             raise PluginFailed(
                 f"{owner} answered train_prompt({prompt_id}) with {prompt!r}; right is a Prompt with this prompt_id"
             )
-        running = _Running(self, prompt_id, self._facts.group_size)
+        running = _Running(self, prompt_id, self._facts.group_size, self.version)
+        self._claims.started(self.version)
         self.samples_in_flight += self._facts.group_size
         self.groups_running += 1
         task = asyncio.get_running_loop().create_task(self._run_group(prompt, running))
@@ -174,6 +176,7 @@ class ProducerLoop:
             self.samples_in_flight -= max(running.left, 0)
             running.left = 0
             self.groups_running -= 1
+            self._claims.ended(running.version)
         try:
             if group is not None:
                 self._gate.put(group)
@@ -207,12 +210,13 @@ class ProducerLoop:
 class _Running:
     """A group that a producer works on; counts its samples down."""
 
-    __slots__ = ("_loop", "_prompt_id", "left")
+    __slots__ = ("_loop", "_prompt_id", "left", "version")
 
-    def __init__(self, loop: ProducerLoop, prompt_id: int, samples: int) -> None:
+    def __init__(self, loop: ProducerLoop, prompt_id: int, samples: int, version: int) -> None:
         self._loop = loop
         self._prompt_id = prompt_id
         self.left = samples
+        self.version = version
 
     def done(self, sample: Sample) -> None:
         """A sample has ended: its slot is free."""

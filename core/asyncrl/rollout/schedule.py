@@ -22,6 +22,8 @@ class LoadView:
         trainer_waiting: whether the trainer waits for a batch now (it is not training).
         version: weight version of the engines; the trainer is about to improve it or is improving it.
         steps_left: batches the run still needs, the one being assembled included.
+        batches_to_deadline: batches that may still train a group started now: those up to its staleness deadline, and `steps_left`
+            at most; the one being assembled counts, one that the trainer has does not.
     """
 
     group_size: int
@@ -36,3 +38,9 @@ class LoadView:
     trainer_waiting: bool
     version: int
     steps_left: int
+    batches_to_deadline: int
+
+    @property
+    def groups_outstanding(self) -> int:
+        """Groups that were started and are not handed to the trainer yet."""
+        return self.groups_in_flight + self.groups_buffered + self.groups_in_batch

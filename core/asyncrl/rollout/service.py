@@ -11,6 +11,7 @@ from asyncrl.host import Host
 from asyncrl.ledger import Ledger, Place
 from asyncrl.metrics import Delta
 from asyncrl.rollout.batches import Batches, BatchInfo
+from asyncrl.rollout.claims import Claims
 from asyncrl.rollout.engine import Generates
 from asyncrl.rollout.gate import Gate
 from asyncrl.rollout.group_sampler import GroupSampler
@@ -60,8 +61,9 @@ class RolloutService:
             metrics=self.metrics,
             discarded=self.ledger.discarded,
         )
-        self._gate = Gate(host, self.ledger, facts, self.metrics, on_unused=on_unused, wait_warning=wait_warning)
-        self._loop = ProducerLoop(host, self.ledger, self._gate, sampler, facts)
+        self._claims = Claims(host, facts)
+        self._gate = Gate(host, self.ledger, self._claims, facts, self.metrics, on_unused=on_unused, wait_warning=wait_warning)
+        self._loop = ProducerLoop(host, self.ledger, self._gate, self._claims, sampler, facts)
         self._batches = Batches(host, self.ledger, self.metrics, params)
 
     @property
@@ -81,12 +83,15 @@ class RolloutService:
             DeadlineExceeded: nothing can come any more.
             BooksError: a group was lost or doubled.
         """
-        self._loop.steps_left = max(1, self._facts.steps - step + 1)
+        interval = self._facts.publish_interval
+        self._claims.steps_left = max(1, self._facts.steps - step + 1)
+        self._claims.batches_of_version = interval - (step - 1) % interval
         try:
             groups = await self._gate.take_groups(version, f"the batch of step {step}")
             made = self._batches.hand_out(groups, version, step)
             self._gate.batch = []
-            self._loop.steps_left = self._facts.steps - step
+            self._claims.steps_left = self._facts.steps - step
+            self._claims.batches_of_version -= 1
             self._loop.groups_handed_out = self._batches.groups
             self.check()
         except Exception as error:
@@ -102,6 +107,7 @@ class RolloutService:
     def on_published(self, version: int) -> None:
         """Every engine serves `version`."""
         self._loop.version = version
+        self._claims.batches_of_version = self._facts.publish_interval
         self._loop.wake()
 
     async def pause_submission(self) -> None:
@@ -152,7 +158,11 @@ class RolloutService:
         """
         return {
             "ledger": self.ledger.state()
-            | {"staleness": [self._batches.staleness_sum, self._batches.staleness_max], "handed_out": self._batches.groups},
+            | {
+                "staleness": [self._batches.staleness_sum, self._batches.staleness_max],
+                "handed_out": self._batches.groups,
+                "version": self._loop.version,
+            },
             "buffer": self._gate.store.state(),
             "batch": tuple(self._gate.batch),
             "waiting": tuple(self._gate.waiting),
@@ -170,6 +180,9 @@ class RolloutService:
         self._gate.restore(batch, waiting)
         self._batches.staleness_sum, self._batches.staleness_max = state["ledger"]["staleness"]
         self._batches.groups = self._loop.groups_handed_out = state["ledger"]["handed_out"]
+        self._loop.version = state["ledger"]["version"]
+        interval = self._facts.publish_interval
+        self._claims.batches_of_version = interval - self._batches.groups // size % interval
         self.check()
 
     async def stop(self) -> None:

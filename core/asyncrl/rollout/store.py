@@ -18,6 +18,7 @@ class GroupStore:
 
     Attributes:
         size: groups held.
+        versions: how many of them by oldest version.
     """
 
     def __init__(self, host: Host, ledger: Ledger) -> None:
@@ -26,13 +27,19 @@ class GroupStore:
         self._put = host.one("buffer_put")
         self._score = host.one("score_group") if host.has("score_group") else None
         self._take = host.one("buffer_take")
+        self._knows_due = host.takes("buffer_take", "due")
         self._real_size = host.one("buffer_size")
         self._state = host.one("buffer_state")
         self._restore = host.one("buffer_restore")
         self._host = host
         self._ledger = ledger
-        self._versions: dict[int, int] = {}
+        self.versions: dict[int, int] = {}
         self._version_sum = 0
+
+    @property
+    def oldest_version(self) -> float:
+        """Oldest version of what is held; infinite when nothing is."""
+        return min(self.versions, default=math.inf)
 
     def put(self, group: Group) -> PutOutcome:
         """Offer a group. Evicted groups have left the store but are still *buffered* in the ledger: the caller ends them."""
@@ -49,7 +56,8 @@ class GroupStore:
 
     def take(self, version: int, due: int = -1) -> Group | None:
         """Take the next group for the trainer that is about to improve `version`, one with an oldest version of at most `due` if there
-        is any; None when the buffer gives none."""
+        is any and the buffer knows `due`; None when the buffer gives none."""
+        due = due if self._knows_due else -1
         answer = self._take(version=version, due=due)
         if not isinstance(answer, Taken) or len(answer.groups) > 1:
             raise PluginFailed(f"{self.owner} answered buffer_take with {answer!r}; right are taken(group) and NOTHING")
@@ -60,14 +68,19 @@ class GroupStore:
             self._ledger.batched(group.prompt_id)
         except BooksError as cause:
             raise BooksError(f"{self.owner} gave a group that it did not hold: {cause}") from cause
+        if self.oldest_version <= due < group.oldest_version:
+            raise PluginFailed(
+                f"{self.owner} was asked for a group of version {due} or older, of which it holds some, and gave one of version "
+                f"{group.oldest_version}"
+            )
         self._count(group, -1)
         return group
 
     def ages(self, version: int) -> tuple[int, int, int, int]:
         """Return count, sum, minimum and maximum of the staleness of what is held."""
-        if not self._versions:
+        if not self.versions:
             return 0, 0, 0, 0
-        oldest, newest = min(self._versions), max(self._versions)
+        oldest, newest = min(self.versions), max(self.versions)
         return self.size, self.size * version - self._version_sum, version - newest, version - oldest
 
     def check(self) -> None:
@@ -102,7 +115,7 @@ class GroupStore:
 
     def _count(self, group: Group, change: int) -> None:
         version = group.oldest_version
-        versions = self._versions
+        versions = self.versions
         self.size += change
         self._version_sum += change * version
         left = versions.get(version, 0) + change

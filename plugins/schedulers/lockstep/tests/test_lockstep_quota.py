@@ -25,6 +25,7 @@ def load(**changes: Any) -> LoadView:
         "trainer_waiting": False,
         "version": 0,
         "steps_left": 5,
+        "batches_to_deadline": 5,
     }
     return LoadView(**(idle | changes))
 

@@ -1,10 +1,23 @@
-"""Refuses groups with a token older than max_staleness versions."""
+"""Bounds the age of every trained token: a group that is too old is refused, or waited for before it can be."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from asyncrl import KEEP, Distribution, Group, MetricSet, Plugin, PluginOptions, RunFacts, Verdict, drop, hookimpl, retry
+from asyncrl import (
+    KEEP,
+    Deadline,
+    Distribution,
+    Group,
+    MetricSet,
+    Plugin,
+    PluginOptions,
+    RunFacts,
+    Verdict,
+    drop,
+    hookimpl,
+    retry,
+)
 from pydantic import Field
 
 
@@ -14,8 +27,10 @@ class MaxGapOptions(PluginOptions):
         ge=0,
         description="Oldest that a trained token may be, in versions before the one about to be improved; 0 is on-policy.",
     )
-    on_stale: Literal["drop", "retry"] | None = Field(
-        None, description="What happens to the prompt of a refused group: dropped, or issued again; none does as on_unused says."
+    on_stale: Literal["drop", "retry", "wait"] | None = Field(
+        None,
+        description="What happens to the prompt of a group that is too old: dropped, or issued again; none does as on_unused says. "
+        "wait: the trainer waits for groups in flight that would become too old, which with scheduler paced leaves nothing to refuse.",
     )
 
 
@@ -24,7 +39,7 @@ class MaxGapMetrics(MetricSet):
 
 
 class MaxGap(Plugin):
-    """Keeps a group if every trained token is at most `max_staleness` versions old."""
+    """Keeps a group if every trained token is at most `max_staleness` versions old. Groups at that age go into a batch first."""
 
     Options = MaxGapOptions
     Metrics = MaxGapMetrics
@@ -32,7 +47,13 @@ class MaxGap(Plugin):
     def __init__(self, options: MaxGapOptions, run: RunFacts) -> None:
         super().__init__(options, run)
         self._bound = options.max_staleness
-        self._refusal = retry("stale") if (options.on_stale or run.on_unused) == "retry" else drop("stale")
+        self._waits = options.on_stale == "wait"
+        fate = run.on_unused if options.on_stale in (None, "wait") else options.on_stale
+        self._refusal = retry("stale") if fate == "retry" else drop("stale")
+
+    @hookimpl
+    def staleness_deadline(self, oldest: int) -> Deadline:
+        return Deadline(oldest + self._bound, waits=self._waits)
 
     @hookimpl
     def judge_staleness(self, group: Group, version: int) -> Verdict:

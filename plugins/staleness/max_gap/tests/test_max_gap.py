@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from asyncrl import KEEP, Group, Prompt, RunFacts, Sample, Status, drop, full_mask, retry
+from asyncrl import KEEP, Deadline, Group, Prompt, RunFacts, Sample, Status, drop, full_mask, retry
 from asyncrl.samples import Spans
 from asyncrl_max_gap import MaxGap
 from pydantic import ValidationError
@@ -49,6 +49,19 @@ def test_a_refused_prompt_is_treated_as_on_unused_says_unless_told_otherwise(
     on_unused: str, on_stale: str, verdict: object
 ) -> None:
     assert policy(on_unused, max_staleness=0, on_stale=on_stale).judge_staleness(group(sample()), 1) == verdict
+
+
+@pytest.mark.parametrize(("on_stale", "waits"), [(None, False), ("drop", False), ("retry", False), ("wait", True)])
+def test_the_deadline_is_the_last_version_that_is_kept(on_stale: str | None, waits: bool) -> None:
+    judge = policy(max_staleness=2, on_stale=on_stale)
+    assert judge.staleness_deadline(5) == Deadline(7, waits)
+    assert judge.judge_staleness(group(sample(((5, 2),))), 7) is KEEP
+    assert judge.judge_staleness(group(sample(((5, 2),))), 8) is not KEEP
+
+
+@pytest.mark.parametrize(("on_unused", "verdict"), [("drop", drop("stale")), ("retry", retry("stale"))])
+def test_a_group_for_which_waiting_came_too_late_is_treated_as_on_unused_says(on_unused: str, verdict: object) -> None:
+    assert policy(on_unused, max_staleness=0, on_stale="wait").judge_staleness(group(sample()), 1) == verdict
 
 
 def test_a_negative_bound_is_refused() -> None:

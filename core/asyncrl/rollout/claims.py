@@ -1,0 +1,121 @@
+"""Which groups must be trained by when, and what the batch being assembled must leave room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from asyncrl.authoring import RunFacts
+from asyncrl.errors import PluginFailed
+from asyncrl.host import Host
+from asyncrl.rollout.verdicts import Deadline
+
+NONE_DUE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the next place of a batch is for.
+
+    Attributes:
+        due: groups whose oldest version is at most this go first; `NONE_DUE` for none.
+        only: whether the place must stay free for such a group, wherever it is.
+    """
+
+    due: int = NONE_DUE
+    only: bool = False
+
+
+ANY = Call()
+
+
+class Claims:
+    """Groups that are outstanding claim places in the batches up to their deadline, by the staleness policy's word.
+
+    By *earliest deadline first*, all of them can be placed exactly if for each deadline d no more groups are due by d than there are
+    places in the batches up to d (Liu and Layland, 1973, section 7, for unit jobs). A place may thus go to a later group as long as
+    that stays true.
+
+    Attributes:
+        in_flight: groups in flight by the version under which they were started, which no token of theirs is older than.
+        batches_of_version: batches that are still to be handed out before the next publication, the one being assembled included.
+        steps_left: batches the run still needs, likewise.
+    """
+
+    def __init__(self, host: Host, facts: RunFacts) -> None:
+        self.in_flight: dict[int, int] = {}
+        self.batches_of_version = facts.publish_interval
+        self.steps_left = facts.steps
+        self._facts = facts
+        self._deadlines: dict[int, Deadline] = {}
+        self._ask: Callable[..., Deadline] | None = None
+        if host.has("staleness_deadline"):
+            self._ask = host.one("staleness_deadline")
+            self._owner = host.owner("staleness_deadline")
+
+    @property
+    def known(self) -> bool:
+        """Whether groups have a deadline at all."""
+        return self._ask is not None
+
+    def started(self, version: int) -> None:
+        """A group was started while the engines served `version`."""
+        self.in_flight[version] = self.in_flight.get(version, 0) + 1
+
+    def ended(self, version: int) -> None:
+        """A group that was started under `version` is finished, or given up."""
+        left = self.in_flight[version] - 1
+        if left:
+            self.in_flight[version] = left
+        else:
+            del self.in_flight[version]
+
+    def batches_to_deadline(self, version: int) -> int:
+        """Batches that may train a group started under `version` now; all that the run still needs without a deadline."""
+        if self._ask is None:
+            return self.steps_left
+        last = self._deadline(version).version
+        return min(self.steps_left, self.batches_of_version + (last - version) * self._facts.publish_interval)
+
+    def call(self, version: int, room: int, held: Mapping[int, int], waiting: Iterable[int]) -> Call:
+        """Say which groups may take the next place of the batch for the trainer that is about to improve `version`.
+
+        Args:
+            room: places that the batch still has.
+            held: groups in the buffer by oldest version.
+            waiting: oldest versions of the finished groups that wait at a full buffer.
+        """
+        if self._ask is None:
+            return ANY
+        outstanding = dict(held)
+        for oldest in waiting:
+            outstanding[oldest] = outstanding.get(oldest, 0) + 1
+        for started, count in self.in_flight.items():
+            outstanding[started] = outstanding.get(started, 0) + count
+        claimed, due, saturated = 0, NONE_DUE, None
+        for oldest in sorted(outstanding):
+            deadline = self._deadline(oldest)
+            if saturated is not None and deadline.version > saturated:
+                return Call(due, only=True)
+            if deadline.version <= version or saturated is not None:
+                due = oldest
+            if deadline.version < version:  # too late whatever happens: it is refused when it is taken, and nobody waits for it
+                continue
+            claimed += outstanding[oldest]
+            batches_after = self.batches_of_version - 1 + (deadline.version - version) * self._facts.publish_interval
+            run_goes_on = batches_after + 1 < self.steps_left
+            if deadline.waits and run_goes_on and claimed >= room + batches_after * self._facts.batch_size:
+                due, saturated = oldest, deadline.version
+        return Call(due, only=saturated is not None)
+
+    def _deadline(self, oldest: int) -> Deadline:
+        known = self._deadlines.get(oldest)
+        if known is None:
+            assert self._ask is not None
+            known = self._ask(oldest=oldest)
+            if not isinstance(known, Deadline) or known.version < oldest:
+                raise PluginFailed(
+                    f"{self._owner} answered staleness_deadline({oldest}) with {known!r}; right is a Deadline of that version or later"
+                )
+            self._deadlines[oldest] = known
+        return known
