@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,13 +47,15 @@ class _HandedOut:
 
 
 class Batches:
-    """Attributes: staleness_sum, staleness_max, groups_trained: running over the run, of trained groups only; groups: handed out."""
+    """Attributes: staleness_sum, staleness_max, groups_trained: running over the run, of trained groups only; groups: handed out;
+    make: makes a batch of groups, called as `flatten` is."""
 
     def __init__(self, host: Host, ledger: Ledger, metrics: RolloutMetrics, params: SamplingParams) -> None:
         self.staleness_sum = 0
         self.staleness_max = 0
         self.groups = 0
         self.last_step = 0
+        self.make: Callable[..., TrainingBatch] = flatten
         self._host = host
         self._ledger = ledger
         self._metrics = metrics
@@ -67,7 +69,7 @@ class Batches:
             raise BooksError(f"step {step} was handed a batch already, and it was not trained")
         keep = self._mask(groups, version) if self._has_masks else None
         try:
-            batch = flatten(groups, version=version, step=step, params=self._params, keep=keep)
+            batch = self.make(groups, version=version, step=step, params=self._params, keep=keep)
         except ValueError as cause:
             raise PluginFailed(f"{self._host.owner('produce')}: {cause}") from cause
         staleness = tuple(group.staleness(version) for group in groups)

@@ -41,6 +41,7 @@ class EnginePool:
         warn_interval: seconds between warnings while none lives.
         health_interval: seconds between two looks at each engine; 0 for no looks.
         health_failures: bad looks in a row after which an engine is dead.
+        seed: of the random part of the backoff; None for one that differs from run to run.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class EnginePool:
         warn_interval: float = 30.0,
         health_interval: float = 2.0,
         health_failures: int = 3,
+        seed: int | None = None,
     ) -> None:
         self.engines = engines
         self.metrics = PoolMetrics("engines")
@@ -62,6 +64,7 @@ class EnginePool:
         self._warn_interval = warn_interval
         self._health_interval = health_interval
         self._health_failures = health_failures
+        self._random = random.Random(seed)
         self._bad_looks: dict[str, int] = {}
         self._monitor: asyncio.Task[None] | None = None
         self._warned_at = float("-inf")
@@ -93,7 +96,7 @@ class EnginePool:
             self.metrics.retries.add()
             failed_on = engine
             delay = min(LONGEST_BACKOFF, self._backoff * 2 ** (attempt - 1))
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
             attempt += 1
 
     async def close(self) -> None:

@@ -6,75 +6,86 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asyncrl.errors import EngineFault
 from asyncrl.rollout.engine import GenerateRequest, PauseMode, WeightBucket
-from asyncrl.samples import Completion, merge_spans
+from asyncrl.samples import Completion, Spans, merge_spans
+from asyncrl.simulation.script import Fault, NumberedRequest, Plan
 
-Fault = Literal["", "error", "hang", "death", "abort"]
+__all__ = ["Fault", "Plan", "ScriptedEngine"]
 
-
-@dataclass(frozen=True)
-class Plan:
-    """How one request goes.
-
-    Attributes:
-        tokens: tokens it generates.
-        first: seconds until generation begins, and again after a pause that retracts it.
-        per_token: seconds a token.
-        fault: ``error`` answers with an error, ``hang`` never answers, ``death`` takes the whole engine down, ``abort`` gives up with
-            what is there; each after `fault_after` tokens.
-        finish_reason: ``stop`` or ``length``.
-    """
-
-    tokens: int = 8
-    first: float = 0.0
-    per_token: float = 0.125
-    fault: Fault = ""
-    fault_after: int = 0
-    finish_reason: str = "stop"
+ROUNDING = 1e-6
+"""Tokens by which a sum of floating-point times may be off."""
 
 
 class _Request:
-    """A request in a slot: `produced` tokens since its admission, `progress` seconds towards the next one."""
+    """A request from its arrival to its answer.
+
+    Attributes:
+        begin: the engine's work at which its next token begins; its first `produced` tokens are in `spans`.
+        version: what was served at `begin`, after `mark` publications.
+        finish: work at which it ends; inf while it is queued, and where it hangs.
+    """
+
+    __slots__ = (
+        "admitted",
+        "answer",
+        "begin",
+        "deadline",
+        "finish",
+        "mark",
+        "number",
+        "plan",
+        "produced",
+        "prompt",
+        "spans",
+        "version",
+    )
 
     def __init__(
-        self, prompt: GenerateRequest, plan: Plan, number: int, answer: asyncio.Future[Completion], version: int
+        self, prompt: GenerateRequest, plan: Plan, number: int, answer: asyncio.Future[Completion], deadline: float
     ) -> None:
         self.prompt = prompt
         self.plan = plan
         self.number = number
         self.answer = answer
-        self.admitted = version
-        self.spans: list[tuple[int, int]] = []
+        self.deadline = deadline
+        self.spans: Spans = ()
         self.produced = 0
-        self.progress = -plan.first
-        self.since = 0.0
-        self.timer: asyncio.TimerHandle | None = None
+        self.admitted = self.version = self.mark = 0
+        self.begin = 0.0
+        self.finish = math.inf
 
     @property
     def last(self) -> int:
         """Tokens after which it ends, one way or another."""
-        return min(self.plan.fault_after, self.plan.tokens) if self.plan.fault else self.plan.tokens
+        plan = self.plan
+        return min(plan.fault_after, plan.tokens) if plan.fault else plan.tokens
 
 
 class ScriptedEngine:
     """Satisfies `Engine`. Token i of a request is generated at an exact moment, by the version served at that moment.
+
+    Every request that generates advances by the same clock, the engine's *work*: seconds of a request that has the engine to itself. So
+    a change of speed touches no request, and an arrival or an end costs the logarithm of how many there are.
 
     Args:
         slots: requests that generate at once; others queue in order.
         script: called as ``script(request, number)`` when a request comes in, `number` counting from 0 over the engine's life.
         vocab_size: bound on the token ids.
         request_timeout: seconds after which a request that hangs raises `EngineFault`.
+        load_factor: called with the number of requests that generate (at least 1); factor on the time of every token, above 0.
 
     Attributes:
         most_in_flight: highest number of requests there ever were at once, queued ones included.
-        slowdown: factor on the time of every token from now on.
+        planned_tokens, planned_seconds: of all requests so far, by their plans; the seconds are work.
+        longest_tokens, longest_seconds: the greatest of any one request.
     """
 
     def __init__(
@@ -83,84 +94,124 @@ class ScriptedEngine:
         *,
         slots: int = 64,
         script: Callable[[GenerateRequest, int], Plan] = lambda request, number: Plan(),
-        vocab_size: int = 64,
+        vocab_size: int = 32_768,
         request_timeout: float = 600.0,
+        load_factor: Callable[[int], float] | None = None,
     ) -> None:
         self.name = name
         self.version = 0
         self.in_flight = 0
         self.alive = True
+        self.slots = slots
+        self.load_factor = load_factor
         self.most_in_flight = 0
-        self.slowdown = 1.0
         self.requests = 0
-        self._slots = slots
+        self.planned_tokens = 0
+        self.planned_seconds = 0.0
+        self.longest_tokens = 0
+        self.longest_seconds = 0.0
         self._script = script
-        self._vocab_size = vocab_size
+        self._answers = _answers(vocab_size)
         self._request_timeout = request_timeout
-        self._running: dict[_Request, None] = {}
+        self._open: dict[_Request, None] = {}
         self._queue: deque[_Request] = deque()
+        self._running: dict[_Request, None] = {}
+        self._with_first = 0
+        self._ends: list[tuple[float, int, _Request]] = []
+        self._published: list[tuple[float, int]] = []
         self._paused: PauseMode | None = None
         self._dead = False
+        self._hung = False
+        self._slowdown = 1.0
+        # Work is `_work` at the time `_since`, and has grown by `_rate` a second from then on.
+        self._work = 0.0
+        self._since = 0.0
+        self._rate = 1.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._watchdog: asyncio.TimerHandle | None = None
         self._busy = 0.0
         self._busy_since = 0.0
+        self._slot_seconds = 0.0
+        self._slot_since = 0.0
 
     @property
     def busy_seconds(self) -> float:
         return self._busy + (self._now() - self._busy_since if self.in_flight else 0.0)
 
     @property
+    def slot_seconds(self) -> float:
+        """Sum over all slots of the seconds in which they generated; a pause, a hang and a queue don't count."""
+        return self._slot_seconds + (len(self._running) * (self._now() - self._slot_since) if self._rate else 0.0)
+
+    @property
     def paused(self) -> bool:
         return self._paused is not None
+
+    @property
+    def slowdown(self) -> float:
+        """Factor on all times from now on."""
+        return self._slowdown
+
+    @slowdown.setter
+    def slowdown(self, factor: float) -> None:
+        self._slowdown = factor
+        self._set_rate()
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Generate as the script says. Raises `EngineFault` for a scripted error, a death, or a hang that outlasts the timeout."""
         if self._dead:
             raise self._fault("it is dead", unreachable=True)
-        plan = self._script(request, self.requests)
-        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        running = _Request(request, plan, self.requests, answer, self.version)
-        self.requests += 1
-        self._enter()
-        self._queue.append(running)
-        self._admit()
+        loop = asyncio.get_running_loop()
+        running = _Request(
+            request,
+            self._script(request, self.requests),
+            self.requests,
+            loop.create_future(),
+            loop.time() + self._request_timeout,
+        )
+        self._enter(running)
         try:
-            async with asyncio.timeout(self._request_timeout):
-                return await answer
-        except TimeoutError:
-            raise self._fault(f"a request got no answer for {self._request_timeout:g} s") from None
-        finally:
-            self._leave(running)
+            return await running.answer
+        except BaseException:
+            if running in self._open:
+                self._leave(running)
+            raise
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop between two tokens. After `retract` each request begins anew with its `first` seconds, its tokens kept."""
-        self._settle_all()
+        """Stop where every request is. After `retract` each one spends its `first` seconds anew before it goes on, its tokens kept."""
         self._paused = mode
-        for request in self._running:
-            self._disarm(request)
+        self._set_rate()
 
     async def resume(self) -> None:
         mode, self._paused = self._paused, None
-        for request in self._running:
-            if mode == "retract":
-                request.progress = -request.plan.first
-            request.since = self._now()
-            self._arm(request)
+        if mode == "retract" and self._with_first:
+            self._begin_anew()
+        self._set_rate()
         self._admit()
 
     def publish(self, version: int) -> None:
         """Count as `version` from the next token on, whether paused or not."""
-        self._settle_all()
         self.version = version
+        self._published.append((self._work_at(self._now()), version))
 
     def die(self) -> None:
         """Go down with everything in flight."""
         self._dead, self.alive = True, False
-        for request in [*self._running, *self._queue]:
-            self._answer(request, error=self._fault("the connection was lost", unreachable=True))
+        for request in list(self._open):
+            self._fail(request, self._fault("the connection was lost", unreachable=True))
+        self._set_rate()
 
     def revive(self) -> None:
-        """Come back, under the weights it had; whoever routes to it finds out by `healthy`."""
-        self._dead = False
+        """Come back, or go on after a hang, under the version published last; whoever routes to it finds out by `healthy`."""
+        self._dead = self._hung = False
+        self._set_rate()
+        self._admit()
+
+    def hang(self) -> None:
+        """Generate nothing and answer nothing from now on, also to requests that still come."""
+        self._hung = True
+        self._set_rate()
 
     async def load_from_disk(self, path: Path, version: int, *, flush_cache: bool) -> None:
         self.publish(version)
@@ -187,22 +238,46 @@ class ScriptedEngine:
         return None
 
     async def healthy(self) -> bool:
-        return not self._dead
+        return not self._dead and not self._hung
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _enter(self) -> None:
+    # In and out ---------------------------------------------------------------------------------------------------------
+
+    def _enter(self, request: _Request) -> None:
+        plan = request.plan
+        seconds = plan.first + plan.tokens * plan.per_token
+        self.requests += 1
+        self.planned_tokens += plan.tokens
+        self.planned_seconds += seconds
+        if plan.tokens > self.longest_tokens:
+            self.longest_tokens = plan.tokens
+        if seconds > self.longest_seconds:
+            self.longest_seconds = seconds
         if not self.in_flight:
             self._busy_since = self._now()
         self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        if self.in_flight > self.most_in_flight:
+            self.most_in_flight = self.in_flight
+        self._open[request] = None
+        if self._watchdog is None and request.deadline < math.inf:
+            self._watchdog = asyncio.get_running_loop().call_at(request.deadline, self._give_up)
+        self._queue.append(request)
+        self._admit()
 
     def _leave(self, request: _Request) -> None:
-        self._disarm(request)
+        """Free what a request held, whichever way it ends."""
+        del self._open[request]
         if request in self._running:
+            self._count_slots()
             del self._running[request]
-        elif request in self._queue:
+            request.finish = math.inf  # its place in `_ends` is void now
+            if request.plan.first:
+                self._with_first -= 1
+            if self.load_factor is not None:
+                self._set_rate()
+        else:
             self._queue.remove(request)
         self.in_flight -= 1
         if not self.in_flight:
@@ -210,79 +285,186 @@ class ScriptedEngine:
         self._admit()
 
     def _admit(self) -> None:
-        while self._queue and len(self._running) < self._slots and self._paused is None and not self._dead:
-            request = self._queue.popleft()
-            self._running[request] = None
-            request.admitted = self.version
-            request.since = self._now()
-            self._arm(request)
-
-    def _arm(self, request: _Request) -> None:
-        """Set the timer to the moment at which the request ends."""
-        if request.plan.fault == "hang" and request.produced >= request.last:
+        queue, running = self._queue, self._running
+        if not queue or len(running) >= self.slots or self._paused is not None or self._dead or self._hung:
             return
-        missing = (request.last - request.produced) * request.plan.per_token * self.slowdown
-        loop = asyncio.get_running_loop()
-        request.timer = loop.call_later(max(0.0, missing - request.progress), self._end, request)
+        self._count_slots()
+        work = self._work_at(self._now())
+        while queue and len(running) < self.slots:
+            request = queue.popleft()
+            running[request] = None
+            request.admitted = request.version = self.version
+            request.mark = len(self._published)
+            request.begin = work + request.plan.first
+            if request.plan.first:
+                self._with_first += 1
+            self._schedule(request)
+        if self.load_factor is not None:
+            self._set_rate()
+        else:
+            self._arm()
 
-    def _disarm(self, request: _Request) -> None:
-        if request.timer is not None:
-            request.timer.cancel()
-            request.timer = None
+    def _fail(self, request: _Request, error: EngineFault) -> None:
+        self._leave(request)
+        if not request.answer.done():
+            request.answer.set_exception(error)
 
-    def _settle_all(self) -> None:
-        for request in self._running:
-            if request.timer is not None:
-                self._settle(request)
-
-    def _settle(self, request: _Request) -> None:
-        """Credit the tokens generated since the last look to the version that is served."""
+    def _give_up(self) -> None:
+        """End the requests whose time is up, and look again when the oldest one's is."""
+        self._watchdog = None
         now = self._now()
-        request.progress += now - request.since
-        request.since = now
-        pace = request.plan.per_token * self.slowdown
-        ready = request.last - request.produced
-        if pace > 0 and request.progress >= 0:
-            ready = min(ready, math.floor(request.progress / pace + 1e-6))
-        elif request.progress < 0:
-            ready = 0
-        request.spans.append((self.version, ready))
-        request.produced += ready
-        request.progress -= ready * pace
+        while self._open:
+            oldest = next(iter(self._open))
+            if oldest.deadline > now:
+                self._watchdog = asyncio.get_running_loop().call_at(oldest.deadline, self._give_up)
+                return
+            self._fail(oldest, self._fault(f"a request got no answer for {self._request_timeout:g} s"))
+
+    # Time ---------------------------------------------------------------------------------------------------------------
+
+    def _work_at(self, now: float) -> float:
+        return self._work + (now - self._since) * self._rate
+
+    def _set_rate(self) -> None:
+        """Have work go on at the speed that is right from now on."""
+        now = self._now()
+        self._count_slots()
+        self._work, self._since = self._work_at(now), now
+        if self._paused is not None or self._dead or self._hung:
+            self._rate = 0.0
+        else:
+            load = self.load_factor(max(1, len(self._running))) if self.load_factor is not None else 1.0
+            self._rate = 1.0 / (self._slowdown * load)
+        self._arm(anew=True)
+
+    def _count_slots(self) -> None:
+        now = self._now()
+        if self._rate:
+            self._slot_seconds += len(self._running) * (now - self._slot_since)
+        self._slot_since = now
+
+    def _schedule(self, request: _Request) -> None:
+        """Note the work at which a request ends."""
+        missing = request.last - request.produced
+        if request.plan.fault == "hang":
+            return
+        request.finish = request.begin + missing * request.plan.per_token
+        heappush(self._ends, (request.finish, request.number, request))
+
+    def _arm(self, *, anew: bool = False) -> None:
+        """Set the timer to the next end; `anew` also where that is known already, but its time has changed."""
+        ends = self._ends
+        while ends and ends[0][2].finish != ends[0][0]:
+            heappop(ends)
+        due = ends[0][0] if ends and self._rate else math.inf
+        if due == self._due and not anew:
+            return
+        self._due = due
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due < math.inf:
+            when = self._since + (due - self._work) / self._rate
+            self._timer = asyncio.get_running_loop().call_at(when, self._end_due)
+
+    def _end_due(self) -> None:
+        """End every request whose work is done; the timer stands for exactly that work, whatever rounding says."""
+        self._timer = None
+        due, self._due = max(self._due, self._work_at(self._now())), math.inf
+        ends = self._ends
+        while ends and ends[0][0] <= due:
+            finish, _, request = heappop(ends)
+            if request.finish == finish:
+                self._end(request)
+        self._arm()
 
     def _end(self, request: _Request) -> None:
-        self._settle(request)
-        ready = request.last - request.produced
-        request.spans.append((self.version, ready))  # what rounding left
-        request.produced += ready
         fault = request.plan.fault
-        request.timer = None
-        if fault == "error":
-            self._answer(request, error=self._fault("it answered 500"))
-        elif fault == "death":
+        if fault == "death":
             self.die()
-        elif fault != "hang":
-            self._answer(request)
+        elif fault == "error":
+            self._fail(request, self._fault("it answered 500"))
+        else:
+            spans = self._spans(request, request.finish, request.last)
+            self._leave(request)
+            if not request.answer.done():
+                request.answer.set_result(self._completion(request, spans))
 
-    def _answer(self, request: _Request, error: EngineFault | None = None) -> None:
-        if request.answer.done():
-            return
-        if error is not None:
-            request.answer.set_exception(error)
-            return
-        count = request.produced
-        start = request.prompt.affinity * 31 + request.number
-        request.answer.set_result(
-            Completion(
-                token_ids=((start + np.arange(count)) % self._vocab_size).astype(np.int32),
-                logprobs=np.full(count, -1.0, np.float32),
-                spans=merge_spans(request.spans),
-                finish_reason="abort" if request.plan.fault == "abort" else request.plan.finish_reason,
-                admitted=request.admitted,
-            )
-        )
+    def _begin_anew(self) -> None:
+        """Credit the tokens generated so far, and have every request that needs them spend its first seconds again."""
+        work = self._work_at(self._now())
+        for request in self._running:
+            if first := request.plan.first:
+                pace = request.plan.per_token
+                spans = self._spans(request, work, self._generated(request, work))
+                done = sum(count for _, count in spans) - request.produced
+                partial = max(0.0, work - request.begin - done * pace)
+                request.spans, request.produced = spans, request.produced + done
+                request.version, request.mark = self.version, len(self._published)
+                request.begin = work + first - (partial if request.produced < request.last else 0.0)
+                request.finish = math.inf
+        self._ends = []
+        for request in self._running:
+            self._schedule(request)
+        heapify(self._ends)
+
+    # Tokens -------------------------------------------------------------------------------------------------------------
+
+    def _generated(self, request: _Request, work: float) -> int:
+        """Tokens that a request has by some work."""
+        begun = work - request.begin
+        if begun < 0:
+            return request.produced
+        pace = request.plan.per_token
+        return min(request.last, request.produced + math.floor(begun / pace + ROUNDING)) if pace > 0 else request.last
+
+    def _spans(self, request: _Request, work: float, tokens: int) -> Spans:
+        """Versions of a request's first `tokens` tokens, which it has at `work`."""
+        published = self._published
+        if request.mark == len(published) and not request.spans:
+            return ((request.version, tokens),) if tokens else ()
+        spans, done, version = list(request.spans), request.produced, request.version
+        for moment, following in published[request.mark :]:
+            ready = min(tokens, self._generated(request, moment))
+            spans.append((version, ready - done))
+            done, version = ready, following
+        spans.append((version, tokens - done))
+        return merge_spans(spans)
+
+    def _completion(self, request: _Request, spans: Spans) -> Completion:
+        prompt, plan, count = request.prompt, request.plan, request.last
+        start = prompt.index if isinstance(prompt, NumberedRequest) else prompt.affinity * 31 + request.number
+        token_ids, logprobs = self._answers.take(start, count)
+        reason = "abort" if plan.fault == "abort" else plan.finish_reason
+        return Completion(token_ids, logprobs, spans, reason, request.admitted)
 
     def _fault(self, message: str, *, unreachable: bool = False) -> EngineFault:
         error = EngineFault(message, origin=self.name)
         error.unreachable = unreachable
         return error
+
+
+class _Answers:
+    """Token ids that count up modulo the vocabulary, and log-probabilities of -1: views of two arrays that everybody shares."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._grow(1024)
+
+    def take(self, start: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return int32[count] from `start` on, and float32[count]; neither can be written to."""
+        start %= self._vocab_size
+        if start + count > len(self._token_ids):
+            self._grow(2 * (start + count))
+        return self._token_ids[start : start + count], self._logprobs[:count]
+
+    def _grow(self, size: int) -> None:
+        self._token_ids = (np.arange(size) % self._vocab_size).astype(np.int32)
+        self._logprobs = np.full(size, -1.0, np.float32)
+        self._token_ids.setflags(write=False)
+        self._logprobs.setflags(write=False)
+
+
+@lru_cache(maxsize=64)
+def _answers(vocab_size: int) -> _Answers:
+    return _Answers(vocab_size)

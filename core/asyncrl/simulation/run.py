@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from asyncrl.authoring import RunFacts
+from asyncrl.errors import OptionError
+from asyncrl.evaluation.dispatcher import BlockingEvals
+from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult
 from asyncrl.host import Host
-from asyncrl.rollout.engine import PauseMode
+from asyncrl.rollout.engine import GenerateRequest, PauseMode
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.service import RolloutService
+from asyncrl.samples import Completion
+from asyncrl.simulation.batch import outline
 from asyncrl.simulation.engine import ScriptedEngine
+from asyncrl.simulation.measured import Measured
+from asyncrl.simulation.recorder import Recorder
+from asyncrl.simulation.script import EngineEvent, NumberedRequest
 from asyncrl.training.interfaces import StepReport, TrainingBatch
 from asyncrl.training.loop import StepTimes, Stop, TrainingLoop
+
+HEALTH_INTERVAL = 2.0
 
 
 class SimulatedRun:
@@ -21,11 +32,18 @@ class SimulatedRun:
     Args:
         train_seconds: time of a step, by its number.
         publish_seconds: for which the engines stand still at a publication.
-        pause_mode: how they stand still.
+        eval_seconds: time of an evaluation on the rollout engines; nothing is submitted meanwhile, and the trainer waits.
+        eval_interval: steps between evaluations; the last step has one too. 0 is none at all.
+        pause_mode: how the engines stand still.
         max_attempts: tries a request has.
+        faults: what happens to engines, and when. Dead engines are found and left out as the pool does it in a run.
+        keep_batches: whether `batches` holds what was trained; a long run of big batches has no memory for it.
 
     Attributes:
         batches: what was trained, in order.
+
+    Raises:
+        OptionError: a fault is for an engine that does not exist.
     """
 
     def __init__(
@@ -36,48 +54,87 @@ class SimulatedRun:
         *,
         train_seconds: Callable[[int], float] = lambda step: 1.0,
         publish_seconds: float = 0.0,
+        eval_seconds: float = 0.0,
+        eval_interval: int = 0,
         pause_mode: PauseMode = "retract",
         max_attempts: int = 4,
         on_unused: str = "drop",
         wait_warning: float = 30.0,
+        faults: Sequence[EngineEvent] = (),
+        keep_batches: bool = True,
     ) -> None:
         self.facts = facts
         self.engines = engines
-        self.pool = EnginePool(engines, max_attempts=max_attempts, health_interval=0)
-        self.service = RolloutService(host, self.pool, facts, on_unused=on_unused, wait_warning=wait_warning)
+        self.pool = EnginePool(
+            engines, max_attempts=max_attempts, health_interval=HEALTH_INTERVAL if faults else 0, seed=facts.seed
+        )
+        numbered = _Numbered(self.pool, facts.group_size)
+        self.service = RolloutService(host, numbered, facts, on_unused=on_unused, wait_warning=wait_warning)
+        self.service._batches.make = outline  # token arrays are made when somebody looks
         self.batches: list[TrainingBatch] = []
         self.version = 0
+        self._recorder = Recorder(self.service, facts, engines)
         self._train_seconds = train_seconds
         self._publish_seconds = publish_seconds
+        self._eval_seconds = eval_seconds
+        self._eval_interval = eval_interval if eval_seconds > 0 else 0
         self._pause_mode = pause_mode
+        self._keep_batches = keep_batches
+        self._faults = sorted(faults, key=lambda event: event.at)
+        if wrong := [event for event in faults if not 0 <= event.engine < len(engines)]:
+            raise OptionError(f"a fault is for engine {wrong[0].engine}, but there are {len(engines)}, counted from 0")
 
     async def run(self) -> None:
         """Train `facts.steps` steps and stop; the books are checked throughout."""
+        clock = asyncio.get_running_loop()
         loop = TrainingLoop(
             steps=self.facts.steps,
             publish_interval=self.facts.publish_interval,
             rollout=self,
             trainer=self,
             publisher=self,
-            evals=_NothingDue(),
+            evals=BlockingEvals(
+                interval=self._eval_interval,
+                before=False,
+                evaluate=self._evaluate,
+                record=_ignore,
+                timeout=self._eval_seconds + 1.0,
+            ),
             checkpoints=_NothingDue(),
             on_step=self._on_step,
             stop=Stop(),
         )
+        timers = [clock.call_at(clock.time() + event.at, self._happen, event) for event in self._faults]
+        self._recorder.start()
         await self.service.start()
         try:
             await loop.run()
         finally:
+            for timer in timers:
+                timer.cancel()
             await self.service.stop()
+            await self.pool.close()
+
+    def measured(self, warmup_steps: int = 0) -> Measured:
+        """Return what the run measured; call it after `run`.
+
+        Args:
+            warmup_steps: first steps that step times, busy shares and staleness leave out.
+        """
+        return self._recorder.measured(warmup_steps, self.version)
 
     async def take_batch(self, version: int, step: int) -> TrainingBatch:
         batch, _ = await self.service.take_batch(version, step)
         return batch
 
     async def train(self, batch: TrainingBatch) -> StepReport:
-        await asyncio.sleep(self._train_seconds(batch.step))
-        self.batches.append(batch)
-        return StepReport(metrics={}, update_norm=1.0, num_tokens=len(batch.token_ids), busy_seconds=0.0)
+        seconds = self._train_seconds(batch.step)
+        await asyncio.sleep(seconds)
+        self._recorder.trained(batch)
+        if self._keep_batches:
+            self.batches.append(batch)
+        tokens = int(batch.starts[-1])
+        return StepReport(metrics={}, update_norm=1.0, num_tokens=tokens, busy_seconds=seconds)
 
     async def trained(self, step: int) -> None:
         self.service.trained(step)
@@ -95,13 +152,48 @@ class SimulatedRun:
         self.service.on_published(self.version)
         return self.version
 
+    async def _evaluate(self, checkpoint: Checkpoint) -> EvalResult:
+        await self.service.pause_submission()
+        try:
+            await asyncio.sleep(self._eval_seconds)
+        finally:
+            self.service.resume_submission()
+        return EvalResult({})
+
+    def _happen(self, event: EngineEvent) -> None:
+        engine = self.engines[event.engine]
+        if event.kind == "slow":
+            engine.slowdown = event.factor
+        else:
+            {"die": engine.die, "revive": engine.revive, "hang": engine.hang}[event.kind]()
+
     async def _on_step(self, step: int, report: StepReport, times: StepTimes) -> None:
         self.service.check()
+        self._recorder.step(step, times)
+
+
+class _Numbered:
+    """The pool, with each request told which sample of its group it is for: the first request of a prompt is for sample 0, and so
+    on, from 0 again after a whole group. A request that the pool tries again stays the same."""
+
+    def __init__(self, pool: EnginePool, group_size: int) -> None:
+        self.engines = pool.engines
+        self._generate = pool.generate
+        self._group_size = group_size
+        self._next: dict[int, int] = {}
+
+    def generate(self, request: GenerateRequest) -> Coroutine[Any, Any, Completion]:
+        prompt_id = request.affinity
+        index = self._next.pop(prompt_id, 0)
+        if index + 1 < self._group_size:
+            self._next[prompt_id] = index + 1
+        return self._generate(NumberedRequest(request.token_ids, request.params, prompt_id, index))
 
 
 class _NothingDue:
-    async def before_training(self, version: int) -> None:
+    async def after_step(self, step: int, *, last: bool) -> None:
         return None
 
-    async def after_step(self, step: int, version: int = 0, *, lag_steps: int = 0, last: bool) -> None:
-        return None
+
+def _ignore(record: EvalRecord) -> None:
+    return None
