@@ -18,6 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 TOKENS, LOGPROBS = np.zeros(1, np.int32), np.zeros(1, np.float32)
 BATCH_SIZE = 2
+VERSIONS = st.integers(0, 3)
+SCORES = st.sampled_from([-1.5, 0.0, 0.25, 7.0]) | st.floats(-10, 10)
 Key = Callable[[int, int, float], tuple[float, int]]
 ORDERS: dict[str, Key] = {
     "fifo": lambda arrival, version, score: (0.0, arrival),
@@ -66,7 +68,11 @@ class Beside(RuleBasedStateMachine):
         self.fates[prompt_id] = fate
         self.held.remove(prompt_id)
 
-    @rule(version=st.integers(0, 3), score=st.sampled_from([-1.5, 0.0, 0.25, 7.0]) | st.floats(-10, 10))
+    @rule(arrivals=st.lists(st.tuples(VERSIONS, SCORES), min_size=1, max_size=4))
+    def put_some(self, arrivals: list[tuple[int, float]]) -> None:
+        for version, score in arrivals:
+            self.put(version, score)
+
     def put(self, version: int, score: float) -> None:
         prompt_id = len(self.facts)
         full = len(self.held) >= self.capacity
@@ -121,7 +127,7 @@ class Beside(RuleBasedStateMachine):
             assert self.fates.keys() == self.facts.keys()
 
 
-SETTINGS = settings(max_examples=50, stateful_step_count=50, derandomize=True, deadline=None)
+SETTINGS = settings(max_examples=50, stateful_step_count=40, derandomize=True, deadline=None)
 
 
 @pytest.mark.parametrize("order", ORDERS)
