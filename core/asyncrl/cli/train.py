@@ -29,8 +29,8 @@ def run(arguments: Sequence[str]) -> int:
         raise config.located(error) from error.__cause__
 
 
-def help_text(line: CommandLine, catalog: Catalog) -> str:
-    """Return the help: core's options, the slots, and the options of every plugin that file or flags name.
+def help_text(line: CommandLine, catalog: Catalog, *, command: str = "train", head: Sequence[str] = (USAGE,)) -> str:
+    """Return the help: `head`, core's options, the slots, and the options of every plugin that file or flags name.
 
     Only those plugins are imported. A value that is wrong does not keep anybody from the help; a plugin that is unknown does.
     """
@@ -40,7 +40,7 @@ def help_text(line: CommandLine, catalog: Catalog) -> str:
     from asyncrl.selection import option_key
 
     parts = [
-        USAGE,
+        *head,
         "Defaults come first, then the file, then flags. Lists and tables are JSON, or the flag is repeated.",
         f"core options:\n{option_lines(RunOptions, '')}",
         f"slots, each filled by name:\n{_slot_lines(catalog)}",
@@ -48,7 +48,7 @@ def help_text(line: CommandLine, catalog: Catalog) -> str:
     for found in _named(line, catalog):
         title = f"options of {found.slot} plugin {found.name} ({found.distribution} {found.version}): {found.summary}"
         parts.append(f"{title}\n{option_lines(load(found).Options, option_key(found))}")
-    parts.append("The options of a plugin are shown when it is named, as in asyncrl train --buffer fifo --help.")
+    parts.append(f"The options of a plugin are shown when it is named, as in asyncrl {command} --buffer fifo --help.")
     return "\n\n".join(parts)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -36,7 +38,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
             DeadlineExceeded: there is none, so that nothing would ever happen again; or it lies beyond the limit.
         """
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        if not timers:
+        if not timers or timers[0].when() == math.inf:
             raise DeadlineExceeded(
                 f"deadlock at {self._now:g} virtual seconds: nothing is scheduled; waiting are {self._waiting()}"
             )
@@ -47,12 +49,13 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._now = max(self._now, when)
 
     def _waiting(self) -> str:
-        places = []
+        places: Counter[str] = Counter()
         for task in asyncio.all_tasks(self):
             frames = task.get_stack(limit=1)
             where = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "?"
-            places.append(f"{task.get_name()} at {where}")
-        return ", ".join(sorted(places)) or "no tasks"
+            named = not task.get_name().startswith("Task-")
+            places[f"{task.get_name()} at {where}" if named else where] += 1
+        return ", ".join(f"{count} x {place}" if count > 1 else place for place, count in sorted(places.items())) or "no tasks"
 
 
 class _Jumping(selectors.SelectSelector):

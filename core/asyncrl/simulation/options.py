@@ -34,9 +34,15 @@ class SimulateOptions(BaseModel):
     slots: int | None = Field(
         None, ge=1, description="Requests that one engine generates at once; none is its share of max_concurrent_samples."
     )
-    tokens_per_second: float = Field(50.0, gt=0, description="Tokens a second of one slot while its engine has one request.")
+    tokens_per_second: float = Field(
+        50.0,
+        gt=0,
+        description="Tokens a second of one slot of an engine whose slots are all busy; a trace with seconds has its own.",
+    )
     load_slowdown: float = Field(
-        1.0, ge=1, description="Seconds a token takes in a full engine over those with one request, linear between; 1 is constant."
+        1.0,
+        ge=1,
+        description="Seconds a token takes in a full engine over those with one request, linear between; 1 is constant.",
     )
     faults: tuple[FaultOptions, ...] = Field(
         (), description="What happens to engines: a list of tables with engine, at, kind (die, revive, slow or hang) and factor."
@@ -47,20 +53,25 @@ class SimulateOptions(BaseModel):
         None, description="How the lengths of samples are distributed; none is lognormal, or trace where one is given."
     )
     length_mean: float | None = Field(
-        None, gt=0, description="Mean tokens a sample; none is max_new_tokens / 4. No sample is longer than max_new_tokens."
+        None, gt=0, description="Mean tokens a sample, of the lognormal before it is clipped; none is max_new_tokens / 4."
     )
     length_sigma: float = Field(1.0, ge=0, description="Sigma of the lognormal: of the logarithm of the length.")
-    length_clip: float = Field(4.0, ge=0, description="Longest length of the lognormal in multiples of length_mean; 0 is no clip.")
-    trace: Path | None = Field(
-        None, description="Recorded lengths and times: a trace.jsonl, or the directory of a finished run, which gives the times too."
+    length_clip: float = Field(
+        4.0,
+        ge=0,
+        description="Longest length of the lognormal in multiples of length_mean, 0 is no clip; max_new_tokens clips too.",
     )
-    reward_mean: float = Field(0.5, ge=0, le=1, description="Share of samples with reward 1, the others have 0.")
+    trace: Path | None = Field(
+        None,
+        description="Recorded lengths and times: a trace.jsonl, or the directory of a finished run, which gives the times too.",
+    )
 
     # The rest of the run
     train_seconds: float | None = Field(
         None,
         ge=0,
-        description="Seconds a batch takes in the trainer; none is the trace's, or the mean generation work of one batch.",
+        description="Seconds a batch takes in the trainer; none is the trace's (with checkpoints and that part of a publication in which "
+        "engines go on), or the mean generation work of one batch.",
     )
     publish_seconds: float | None = Field(
         None, ge=0, description="Seconds for which engines stand still at a publication; none is the trace's, or 0."
