@@ -26,8 +26,11 @@ def finished_run(path: Path) -> RunDirectory:
     directory.add_trace([(1, (8, 2), (4.0, 1.0), (0.0, 1.0)), (0, (3, 3), (1.5, 1.5), (1.0, 1.0))])
     totals = Totals(publications=1, evaluations=1, paused=0.25)
     totals.books = {"staleness": {"mean": 1.25, "max": 2}}
-    totals.add_step(StepTimes(wait=1.0, train=4.0, publish=0.5, checkpoint=0.0, evaluation=8.0, total=13.5), 3.5)
-    totals.add_step(StepTimes(wait=0.0, train=2.0, publish=0.0, checkpoint=1.0, evaluation=0.0, total=3.0), 2.0)
+    first = StepTimes(wait=1.0, train=4.0, publish=0.5, checkpoint=0.0, evaluation=8.0, total=13.5)
+    second = StepTimes(wait=0.0, train=2.0, publish=0.0, checkpoint=1.0, evaluation=0.0, total=3.0)
+    for step, times, paused in ((1, first, 0.25), (2, second, 0.0)):
+        totals.add_step(times, times.train)
+        directory.add_step(step, times, paused)
     directory.write_summary(totals.summary("completed", 20.0, ""))
     return directory
 
@@ -58,8 +61,19 @@ def test_a_finished_run_gives_its_groups_and_its_times(tmp_path: Path) -> None:
     assert [group.tokens for group in trace.groups] == [(3, 3), (8, 2)]
     times = trace.times
     assert times is not None
-    assert (times.steps, times.step, times.wait, times.train, times.checkpoint) == (2, 4.25, 0.5, 3.0, 0.5)
-    assert (times.publish, times.paused, times.evaluation, times.staleness) == (0.5, 0.25, 8.0, 1.25)
+    assert (times.steps, times.step, times.staleness) == (2, 4.25, 1.25)
+    assert (times.paused, times.evaluation) == (0.25, 8.0)
+    assert times.trainer == (4.25, 3.0)
+    assert times.trainer_mean == (4.25 + 3.0) / 2
+    assert [times.trainer_seconds(step) for step in (1, 2, 3)] == [4.25, 3.0, 3.625]
+
+
+def test_a_run_that_could_not_write_its_steps_gives_their_mean(tmp_path: Path) -> None:
+    path = finished_run(tmp_path).path
+    (path / "steps.jsonl").unlink()
+    times = read_trace(path).times
+    assert times is not None
+    assert times.trainer_seconds(1) == 3.625
 
 
 @pytest.mark.parametrize(
@@ -126,6 +140,16 @@ def test_a_summary_that_says_no_times_is_refused(tmp_path: Path, summary: str) -
     (path / "summary.json").write_text(summary)
     with pytest.raises(UserError, match=r"summary\.json: can't be read"):
         read_trace(path)
+
+
+@pytest.mark.parametrize("line", ["7", "{", '{"train": 1}', '{"train": NaN, "publish": 0, "paused": 0, "checkpoint": 0}'])
+def test_a_wrong_line_of_a_steps_file_is_named(tmp_path: Path, line: str) -> None:
+    path = finished_run(tmp_path).path
+    with (path / "steps.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError) as caught:
+        read_trace(path)
+    assert caught.value.origin == f"{path / 'steps.jsonl'}:3"
 
 
 def test_a_run_that_trained_nothing_gives_no_times(tmp_path: Path) -> None:

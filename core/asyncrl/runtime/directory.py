@@ -1,4 +1,4 @@
-"""The run directory: `runs/NAME/` with config, metrics, eval records, trace, checkpoints, log and summary."""
+"""The run directory: `runs/NAME/` with config, metrics, eval records, times and trace, checkpoints, log and summary."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from asyncrl.errors import RunDirectoryError
 from asyncrl.evaluation.records import EvalRecord
 from asyncrl.runtime.recorder import Recorded
+from asyncrl.training.loop import StepTimes
 
 
 def run_name(name: str, file: Path | None) -> str:
@@ -68,23 +69,24 @@ class RunDirectory:
 
     def add_eval(self, record: EvalRecord) -> None:
         """Append one settled point to `evals.jsonl`."""
-        with (self.path / "evals.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+        self._append("evals.jsonl", json.dumps(asdict(record)) + "\n")
+
+    def add_step(self, step: int, times: StepTimes, paused: float) -> None:
+        """Append the seconds of one step to `steps.jsonl`; the engines stood still for `paused` of its publication."""
+        parts = {"wait": times.wait, "train": times.train, "publish": times.publish, "paused": paused}
+        parts |= {"checkpoint": times.checkpoint, "evaluation": times.evaluation}
+        line = {"step": step} | {name: round(seconds, 6) for name, seconds in parts.items()}
+        self._append("steps.jsonl", json.dumps(line) + "\n")
 
     def add_trace(self, groups: Sequence[Recorded]) -> None:
-        """Append finished groups to `trace.jsonl`, whole or not at all. Raises OSError for a full disk."""
+        """Append finished groups to `trace.jsonl`."""
         lines = []
         for prompt_id, tokens, seconds, rewards in groups:
             line: dict[str, Any] = {"prompt_id": prompt_id, "tokens": tokens}
             if seconds:
                 line["seconds"] = [round(each, 6) for each in seconds]
             lines.append(json.dumps(line | {"rewards": rewards}) + "\n")
-        with (self.path / "trace.jsonl").open("ab", buffering=0) as file:
-            size = file.tell()
-            data = "".join(lines).encode()
-            if file.write(data) != len(data):  # a full disk takes a part of it
-                file.truncate(size)
-                raise OSError(errno.ENOSPC, "no space left on the disk")
+        self._append("trace.jsonl", "".join(lines))
 
     def remove(self) -> None:
         """Take the directory back: the run was refused before it began."""
@@ -92,3 +94,12 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+    def _append(self, name: str, lines: str) -> None:
+        """Append whole lines to a file, all or none. Raises OSError for a full disk."""
+        with (self.path / name).open("ab", buffering=0) as file:
+            size = file.tell()
+            data = lines.encode()
+            if file.write(data) != len(data):  # a full disk takes a part of it
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, "no space left on the disk")

@@ -75,6 +75,7 @@ class Reporter:
         self._eval = EvalMetrics("eval")
         self._started = time.monotonic()
         self._tokens_before = 0
+        self._paused_before = 0.0
         self._engines_before = 0.0
         self._version = publisher.version
         self._tracing = True
@@ -110,6 +111,9 @@ class Reporter:
         engines_busy = self._totals.engines_while_training - self._engines_before
         self._tokens_before, self._engines_before = self._totals.tokens_generated, self._totals.engines_while_training
         self._totals.add_step(times, report.busy_seconds)
+        with contextlib.suppress(OSError):
+            self._directory.add_step(step, times, self._totals.paused - self._paused_before)
+        self._paused_before = self._totals.paused
         seconds = max(times.total - times.evaluation, 1e-9)
         if self._publisher.version != self._version:
             self._totals.publications += 1

@@ -1,10 +1,10 @@
-"""Reads recorded lengths and times: a `trace.jsonl`, or the directory of a finished run, whose summary gives its times too."""
+"""Reads recorded lengths and times: a `trace.jsonl`, or the directory of a finished run, which has the trainer's times too."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -23,28 +23,30 @@ LINE_FORMAT = (
 
 @dataclass(frozen=True)
 class RunTimes:
-    """What a finished run measured, from its `summary.json`. Seconds.
+    """What a finished run measured, from its `summary.json` and `steps.jsonl`. Seconds.
 
     Attributes:
         steps: training steps done.
-        step: mean of a step without its evaluation: the sum of `wait`, `train`, `checkpoint` and the step's share of `publish`.
-        wait: mean a step that the trainer waited for its batch.
-        train: mean a step from the batch to the trainer's report.
-        checkpoint: mean a step.
-        publish: mean of one publication; the engines stood still for `paused` of it.
-        evaluation: mean of one evaluation that came after a step; 0 without any.
+        step: mean of a step without its evaluation: the trainer's wait for the batch, `trainer` and `paused`.
         staleness: mean in versions over the groups trained.
+        trainer_mean: mean of what a step needs the trainer for while the engines go on: training, the export of a publication, a
+            checkpoint.
+        trainer: the same of each step; empty where the run could not write it down.
+        paused: mean of one publication in which the engines stood still.
+        evaluation: mean of one evaluation that came after a step; 0 without any.
     """
 
     steps: int
     step: float
-    wait: float
-    train: float
-    checkpoint: float
-    publish: float
+    staleness: float
+    trainer_mean: float
+    trainer: tuple[float, ...]
     paused: float
     evaluation: float
-    staleness: float
+
+    def trainer_seconds(self, step: int) -> float:
+        """Return `trainer` of a step, counted from 1; the mean for one that was not recorded."""
+        return self.trainer[step - 1] if step <= len(self.trainer) else self.trainer_mean
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,11 @@ def read_trace(path: Path) -> Trace:
         raise RunDirectoryError(
             "the run recorded no trace.jsonl", origin=str(path), remedy="no group finished, or trace_groups was 0"
         )
-    return Trace(path / "trace.jsonl", _read_groups(path / "trace.jsonl"), _read_times(summary))
+    return Trace(path / "trace.jsonl", _read_groups(path / "trace.jsonl"), _read_times(summary, _read_steps(path)))
 
 
 def _read_groups(path: Path) -> tuple[RecordedGroup, ...]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            numbered = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-            groups = [_group(line, f"{path}:{number}", number - 1) for number, line in numbered]
-    except FileNotFoundError:
-        raise DataError("there is no such file", origin=str(path)) from None
-    except OSError as cause:
-        raise DataError(f"can't be read: {cause.strerror}", origin=str(path)) from cause
-    except UnicodeDecodeError as cause:
-        raise DataError(f"is no UTF-8 text: {cause.reason}", origin=str(path)) from cause
+    groups = [_group(line, f"{path}:{number}", number - 1) for number, line in _lines(path)]
     if not any(known for _, _, known in groups):
         raise DataError("holds no lengths", origin=str(path), remedy=LINE_FORMAT)
     return tuple(group for _, group, _ in sorted(groups, key=itemgetter(0)))
@@ -139,7 +132,36 @@ def _list(value: Mapping[str, Any], name: str, fits: Callable[[Any], bool], righ
     return tuple(given)
 
 
-def _read_times(path: Path) -> RunTimes:
+def _read_steps(directory: Path) -> tuple[float, ...]:
+    path = directory / "steps.jsonl"
+    return tuple(_step(line, f"{path}:{number}") for number, line in _lines(path)) if path.exists() else ()
+
+
+def _step(line: str, origin: str) -> float:
+    try:
+        step = json.loads(line)
+        seconds = float(step["train"] + step["publish"] - step["paused"] + step["checkpoint"])
+    except (ValueError, LookupError, TypeError) as cause:
+        raise DataError(f"is no step's times: {_shortened(line.strip())}", origin=origin) from cause
+    if not math.isfinite(seconds):
+        raise DataError(f"says {seconds} seconds", origin=origin)
+    return max(seconds, 0.0)  # the pause is timed by another process
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not empty with their numbers."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    except FileNotFoundError:
+        raise DataError("there is no such file", origin=str(path)) from None
+    except OSError as cause:
+        raise DataError(f"can't be read: {cause.strerror}", origin=str(path)) from cause
+    except UnicodeDecodeError as cause:
+        raise DataError(f"is no UTF-8 text: {cause.reason}", origin=str(path)) from cause
+
+
+def _read_times(path: Path, trainer: tuple[float, ...]) -> RunTimes:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
         steps, seconds = int(summary["steps"]), {name: float(value) for name, value in summary["seconds"].items()}
@@ -147,13 +169,11 @@ def _read_times(path: Path) -> RunTimes:
         times = RunTimes(
             steps=steps,
             step=seconds["step"],
-            wait=seconds["wait"],
-            train=seconds["train"],
-            checkpoint=seconds["checkpoint"],
-            publish=seconds["publish"] * steps / max(publications, 1),
+            staleness=float(summary["staleness"]["mean"]),
+            trainer_mean=max(seconds["step"] - seconds["wait"] - seconds["paused"], 0.0),
+            trainer=trainer,
             paused=seconds["paused"] * steps / max(publications, 1),
             evaluation=seconds["evaluation"] * steps / max(evaluations, 1),
-            staleness=float(summary["staleness"]["mean"]),
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as cause:
         raise RunDirectoryError(
