@@ -76,7 +76,7 @@ class Priority(Plugin):
 
     @property
     def needs(self) -> dict[str, str]:
-        remedy = "select a plugin that implements score_group, or set buffer.order to freshest or oldest"
+        remedy = "choose a plugin that implements it, such as an observer of yours, or --buffer.order freshest"
         return {"score_group": remedy} if self._by_score else {}
 
     @hookimpl
