@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +186,7 @@ CORE = st.fixed_dictionaries(
         "temperature": st.floats(0, 9, exclude_min=True),
         "publish_mode": st.sampled_from(["retract", "in_place"]),
         "eval_before_training": st.booleans(),
-        "name": st.from_regex(r"\A\w[\w.-]{0,5}\Z"),
+        "name": st.from_regex(re.compile(r"\A\w[\w.-]{0,5}\Z", re.ASCII)),
         "runs_dir": st.text("ab/.", max_size=6),
         "ray_address": st.text(st.characters(exclude_categories=["Cs", "Cc"])),
     },
