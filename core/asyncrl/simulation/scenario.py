@@ -41,7 +41,8 @@ class Scenario:
         lengths: law of the samples' lengths, in tokens; none is longer than `max_new_tokens`.
         lengths_text: the same for people.
         recorded: the groups of a trace; none without one.
-        train_seconds: a batch takes in the trainer.
+        train_seconds: a batch takes in the trainer; the mean where they were recorded.
+        recorded_times: of the run that was recorded, unless `train_seconds` was written.
         publish_seconds: engines stand still at a publication.
         eval_seconds: an evaluation on the rollout engines takes, every `eval_interval` steps.
         eval_interval: 0 where evaluations cost the run nothing.
@@ -59,6 +60,7 @@ class Scenario:
     lengths_text: str
     recorded: tuple[RecordedGroup, ...]
     train_seconds: float
+    recorded_times: RunTimes | None
     publish_seconds: float
     eval_seconds: float
     eval_interval: int
@@ -81,7 +83,7 @@ class Scenario:
 
         def train_seconds(step: int) -> float:
             on_step(step)
-            return self.train_seconds
+            return self.recorded_times.trainer_seconds(step) if self.recorded_times else self.train_seconds
 
         run = SimulatedRun(
             _host(self.config, self.facts, self.recorded),
@@ -177,7 +179,7 @@ def prepare(config: RunConfig) -> Scenario:
     mean_seconds = _mean_seconds(recorded) or lengths.mean / options.tokens_per_second
     mean_seconds *= load_factor(options.load_slowdown, slots, math.ceil(busy / engines))
     generation = core.batch_size * core.group_size * mean_seconds / busy
-    train, publish, evaluation = _times(options, times, core.publish_interval, generation)
+    train, publish, evaluation = _times(options, times, generation)
     return Scenario(
         config=config,
         facts=facts,
@@ -187,6 +189,7 @@ def prepare(config: RunConfig) -> Scenario:
         lengths_text=text,
         recorded=recorded,
         train_seconds=train,
+        recorded_times=times if options.train_seconds is None else None,
         publish_seconds=publish,
         eval_seconds=evaluation,
         eval_interval=core.eval_interval if blocking and evaluation else 0,
@@ -207,15 +210,12 @@ def load_factor(slowdown: float, slots: int, running: int) -> float:
     return (1 + (slowdown - 1) * (running - 1) / max(1, slots - 1)) / slowdown if slots > 1 else 1.0
 
 
-def _times(
-    options: SimulateOptions, times: RunTimes | None, publish_interval: int, generation: float
-) -> tuple[float, float, float]:
+def _times(options: SimulateOptions, times: RunTimes | None, generation: float) -> tuple[float, float, float]:
     """Seconds of training a batch, a publication and an evaluation: as written, else as recorded, else a guess. Of a recorded
     publication the engines stand still for a part; the rest of it and checkpoints keep the trainer from training, as a step does."""
     train, publish, evaluation = generation, 0.0, 0.0
     if times is not None:
-        train = times.train + times.checkpoint + (times.publish - times.paused) / publish_interval
-        publish, evaluation = times.paused, times.evaluation
+        train, publish, evaluation = times.trainer_mean, times.paused, times.evaluation
     return (
         train if options.train_seconds is None else options.train_seconds,
         publish if options.publish_seconds is None else options.publish_seconds,
