@@ -252,6 +252,12 @@ def test_a_trace_gives_the_lengths(capsys: pytest.CaptureFixture[str]) -> None:
     assert one["length_max"] == 30
 
 
+def test_engines_that_slow_down_under_load_are_faster_in_the_tail_of_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    constant, slowed = documents(capsys, "run.toml", "--scheduler", "lockstep", "--sweep", "simulate.load-slowdown=1,4")
+    assert slowed["step_mean"] < constant["step_mean"]
+    assert slowed["limit_generation"] == pytest.approx(constant["limit_generation"]), "at full load they are equally fast"
+
+
 def test_faults_of_engines_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     faults = (
         '[[simulate.faults]]\nengine = 0\nat = 0.5\nkind = "die"\n[[simulate.faults]]\nengine = 0\nat = 3.0\nkind = "revive"\n'
