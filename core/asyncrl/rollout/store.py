@@ -19,6 +19,7 @@ class GroupStore:
     Attributes:
         size: groups held.
         versions: how many of them by oldest version.
+        oldest_version: oldest of these versions; infinite when nothing is held.
     """
 
     def __init__(self, host: Host, ledger: Ledger) -> None:
@@ -34,12 +35,8 @@ class GroupStore:
         self._host = host
         self._ledger = ledger
         self.versions: dict[int, int] = {}
+        self.oldest_version = math.inf
         self._version_sum = 0
-
-    @property
-    def oldest_version(self) -> float:
-        """Oldest version of what is held; infinite when nothing is."""
-        return min(self.versions, default=math.inf)
 
     def put(self, group: Group) -> PutOutcome:
         """Offer a group. Evicted groups have left the store but are still *buffered* in the ledger: the caller ends them."""
@@ -80,7 +77,7 @@ class GroupStore:
         """Return count, sum, minimum and maximum of the staleness of what is held."""
         if not self.versions:
             return 0, 0, 0, 0
-        oldest, newest = min(self.versions), max(self.versions)
+        oldest, newest = int(self.oldest_version), max(self.versions)
         return self.size, self.size * version - self._version_sum, version - newest, version - oldest
 
     def check(self) -> None:
@@ -121,5 +118,9 @@ class GroupStore:
         left = versions.get(version, 0) + change
         if left:
             versions[version] = left
+            if version < self.oldest_version:
+                self.oldest_version = version
         else:
             del versions[version]
+            if version == self.oldest_version:
+                self.oldest_version = min(versions, default=math.inf)
