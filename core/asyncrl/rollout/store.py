@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from asyncrl.errors import BooksError, PluginFailed
@@ -106,7 +107,7 @@ class GroupStore:
     def _scored(self, group: Group) -> float:
         assert self._score is not None
         score = self._score(group=group)
-        if not isinstance(score, (int, float)) or not math.isfinite(score):
+        if not isinstance(score, Real) or not math.isfinite(score):
             raise PluginFailed(f"{self._host.owner('score_group')} answered score_group with {score!r}; right is a finite number")
         return float(score)
 

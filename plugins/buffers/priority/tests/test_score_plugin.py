@@ -9,8 +9,10 @@ from pathlib import Path
 from statistics import pvariance
 from typing import Any
 
+import numpy as np
 import pytest
 from asyncrl import Group, OptionError, Plugin, PluginOptions, RunFacts, Taken, hookimpl
+from asyncrl.errors import PluginFailed
 from asyncrl.fit import check_fit
 from asyncrl.host import Active, Host
 from asyncrl_priority import Priority
@@ -83,3 +85,32 @@ def test_an_order_by_score_that_nobody_gives_is_refused_with_what_to_do() -> Non
         check_fit(host(run, by_score))
     assert "--buffer.order freshest" in error.value.remedy
     check_fit(host(run, by_score, ("observers", variance_score(), {})))
+
+
+class Answers(Plugin):
+    answer: Any = None
+
+    @hookimpl
+    def score_group(self, group: Group) -> float:
+        return self.answer
+
+
+def scored_by(answer: Any) -> Priority:
+    run = facts(steps=2)
+    plugged = host(run, ("buffer", "priority", {"order": "score"}), ("observers", Answers, {}))
+    plugged.plugin("observers").answer = answer
+    simulate(run, plugged)
+    return plugged.plugin("buffer")
+
+
+@pytest.mark.parametrize("answer", [2, 2.0, np.float32(2.0), np.int64(2)])
+def test_a_score_may_be_any_finite_number(answer: Any) -> None:
+    _, _, lowest, highest = scored_by(answer).metrics.score.drain()[""]
+    assert (lowest, highest) == (2.0, 2.0)
+    assert type(lowest) is float
+
+
+@pytest.mark.parametrize("answer", [None, "2", float("nan"), float("inf"), np.float32("nan")])
+def test_any_other_score_ends_the_run_and_names_who_gave_it(answer: Any) -> None:
+    with pytest.raises(PluginFailed, match="observers plugin 'Answers'.* answered score_group with .*right is a finite number"):
+        scored_by(answer)
