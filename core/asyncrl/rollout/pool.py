@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from asyncrl.errors import EngineFault, EnginesLost, RequestFailed
 from asyncrl.metrics import Axis, Counter, Gauge, MetricSet
 from asyncrl.rollout.engine import Engine, GenerateRequest
+from asyncrl.rollout.least_loaded import LeastLoaded
 from asyncrl.samples import Completion
 
 log = logging.getLogger("asyncrl")
@@ -64,23 +65,30 @@ class EnginePool:
         self._warn_interval = warn_interval
         self._health_interval = health_interval
         self._health_failures = health_failures
+        self._loads = LeastLoaded(engines)
         self._random = random.Random(seed)
         self._bad_looks: dict[str, int] = {}
         self._monitor: asyncio.Task[None] | None = None
         self._warned_at = float("-inf")
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Generate on the engine with the fewest requests in flight.
+        """Generate on the live engine with the fewest requests in flight. Among equals, one that a group's requests agree on, so that its
+        prefix is computed once where load allows; after a failure on another one, if another lives.
 
         Raises:
             RequestFailed: the request is wrong, or failed `max_attempts` times.
             EnginesLost: no engine lived for `lost_timeout` seconds.
         """
         self._keep_watching()
-        failed_on: Engine | None = None
+        loads = self._loads
+        place = -1
         attempt = 1
         while True:
-            engine = self._choose(request.affinity, failed_on) or await self._wait_for_one(request.affinity)
+            place = loads.choose(request.affinity, place)
+            if place < 0:
+                place = await self._wait_for_one(request.affinity)
+            engine = self.engines[place]
+            loads.starts(place)
             try:
                 completion = await engine.generate(request)
                 if completion.finish_reason != "abort" or engine.alive:
@@ -88,13 +96,14 @@ class EnginePool:
                 fault = EngineFault("it was given up with a request in flight", origin=engine.name)
             except EngineFault as error:
                 fault = error
+            finally:
+                loads.changed(place)
             if fault.unreachable:
                 self._bury(engine, str(fault))
             if attempt == self._max_attempts:
                 self.metrics.failures.add()
                 raise RequestFailed(f"a request failed {attempt} times, at last with: {fault}") from fault
             self.metrics.retries.add()
-            failed_on = engine
             delay = min(LONGEST_BACKOFF, self._backoff * 2 ** (attempt - 1))
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
             attempt += 1
@@ -106,24 +115,11 @@ class EnginePool:
             await asyncio.gather(self._monitor, return_exceptions=True)
             self._monitor = None
 
-    def _choose(self, affinity: int, avoid: Engine | None) -> Engine | None:
-        """The live engine with the fewest requests in flight. Among equals, one that a group's requests agree on, so that its
-        prefix is computed once where load allows; `avoid` only if no other lives."""
-        engines = self.engines
-        count = len(engines)
-        best: Engine | None = None
-        for offset in range(count):
-            engine = engines[(affinity + offset) % count]
-            if engine.alive and engine is not avoid and (best is None or engine.in_flight < best.in_flight):
-                best = engine
-        if best is None and avoid is not None and avoid.alive:
-            return avoid
-        return best
-
-    async def _wait_for_one(self, affinity: int) -> Engine:
+    async def _wait_for_one(self, affinity: int) -> int:
+        """Return the place of an engine as soon as one lives."""
         clock = asyncio.get_running_loop().time
         started = clock()
-        while (engine := self._choose(affinity, None)) is None:
+        while (place := self._loads.choose(affinity)) < 0:
             names = ", ".join(engine.name for engine in self.engines)
             waited = clock() - started
             if waited >= self._lost_timeout:
@@ -132,7 +128,7 @@ class EnginePool:
                 self._warned_at = clock()
                 log.warning("no engine is alive; requests wait for one of %s to come back (%.0f s)", names, waited)
             await asyncio.sleep(POLL)
-        return engine
+        return place
 
     def _keep_watching(self) -> None:
         if self._monitor is None and self._health_interval > 0:

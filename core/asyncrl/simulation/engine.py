@@ -31,6 +31,7 @@ class _Request:
         begin: the engine's work at which its next token begins; its first `produced` tokens are in `spans`.
         version: what was served at `begin`, after `mark` publications.
         finish: work at which it ends; inf while it is queued, and where it hangs.
+        last: tokens after which it ends, one way or another.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class _Request:
         "begin",
         "deadline",
         "finish",
+        "last",
         "mark",
         "number",
         "plan",
@@ -61,12 +63,7 @@ class _Request:
         self.admitted = self.version = self.mark = 0
         self.begin = 0.0
         self.finish = math.inf
-
-    @property
-    def last(self) -> int:
-        """Tokens after which it ends, one way or another."""
-        plan = self.plan
-        return min(plan.fault_after, plan.tokens) if plan.fault else plan.tokens
+        self.last = min(plan.fault_after, plan.tokens) if plan.fault else plan.tokens
 
 
 class ScriptedEngine:
@@ -163,19 +160,15 @@ class ScriptedEngine:
         if self._dead:
             raise self._fault("it is dead", unreachable=True)
         loop = asyncio.get_running_loop()
-        running = _Request(
-            request,
-            self._script(request, self.requests),
-            self.requests,
-            loop.create_future(),
-            loop.time() + self._request_timeout,
-        )
-        self._enter(running)
+        now = loop.time()
+        plan = self._script(request, self.requests)
+        running = _Request(request, plan, self.requests, loop.create_future(), now + self._request_timeout)
+        self._enter(running, now)
         try:
             return await running.answer
         except BaseException:
             if running in self._open:
-                self._leave(running)
+                self._leave(running, self._now())
             raise
 
     async def pause(self, mode: PauseMode) -> None:
@@ -188,7 +181,7 @@ class ScriptedEngine:
         if mode == "retract" and self._with_first:
             self._begin_anew()
         self._set_rate()
-        self._admit()
+        self._admit(self._now())
 
     def publish(self, version: int) -> None:
         """Count as `version` from the next token on, whether paused or not."""
@@ -206,7 +199,7 @@ class ScriptedEngine:
         """Come back, or go on after a hang, under the version published last; whoever routes to it finds out by `healthy`."""
         self._dead = self._hung = False
         self._set_rate()
-        self._admit()
+        self._admit(self._now())
 
     def hang(self) -> None:
         """Generate nothing and answer nothing from now on, also to requests that still come."""
@@ -245,7 +238,7 @@ class ScriptedEngine:
 
     # In and out ---------------------------------------------------------------------------------------------------------
 
-    def _enter(self, request: _Request) -> None:
+    def _enter(self, request: _Request, now: float) -> None:
         plan = request.plan
         seconds = plan.first + plan.tokens * plan.per_token
         self.requests += 1
@@ -256,7 +249,7 @@ class ScriptedEngine:
         if seconds > self.longest_seconds:
             self.longest_seconds = seconds
         if not self.in_flight:
-            self._busy_since = self._now()
+            self._busy_since = now
         self.in_flight += 1
         if self.in_flight > self.most_in_flight:
             self.most_in_flight = self.in_flight
@@ -264,13 +257,13 @@ class ScriptedEngine:
         if self._watchdog is None and request.deadline < math.inf:
             self._watchdog = asyncio.get_running_loop().call_at(request.deadline, self._give_up)
         self._queue.append(request)
-        self._admit()
+        self._admit(now)
 
-    def _leave(self, request: _Request) -> None:
+    def _leave(self, request: _Request, now: float) -> None:
         """Free what a request held, whichever way it ends."""
         del self._open[request]
         if request in self._running:
-            self._count_slots()
+            self._count_slots(now)
             del self._running[request]
             request.finish = math.inf  # its place in `_ends` is void now
             if request.plan.first:
@@ -281,15 +274,16 @@ class ScriptedEngine:
             self._queue.remove(request)
         self.in_flight -= 1
         if not self.in_flight:
-            self._busy += self._now() - self._busy_since
-        self._admit()
+            self._busy += now - self._busy_since
+        if self._queue:
+            self._admit(now)
 
-    def _admit(self) -> None:
+    def _admit(self, now: float) -> None:
         queue, running = self._queue, self._running
         if not queue or len(running) >= self.slots or self._paused is not None or self._dead or self._hung:
             return
-        self._count_slots()
-        work = self._work_at(self._now())
+        self._count_slots(now)
+        work = self._work + (now - self._since) * self._rate
         while queue and len(running) < self.slots:
             request = queue.popleft()
             running[request] = None
@@ -305,7 +299,7 @@ class ScriptedEngine:
             self._arm()
 
     def _fail(self, request: _Request, error: EngineFault) -> None:
-        self._leave(request)
+        self._leave(request, self._now())
         if not request.answer.done():
             request.answer.set_exception(error)
 
@@ -328,7 +322,7 @@ class ScriptedEngine:
     def _set_rate(self) -> None:
         """Have work go on at the speed that is right from now on."""
         now = self._now()
-        self._count_slots()
+        self._count_slots(now)
         self._work, self._since = self._work_at(now), now
         if self._paused is not None or self._dead or self._hung:
             self._rate = 0.0
@@ -337,18 +331,17 @@ class ScriptedEngine:
             self._rate = 1.0 / (self._slowdown * load)
         self._arm(anew=True)
 
-    def _count_slots(self) -> None:
-        now = self._now()
+    def _count_slots(self, now: float) -> None:
         if self._rate:
             self._slot_seconds += len(self._running) * (now - self._slot_since)
         self._slot_since = now
 
     def _schedule(self, request: _Request) -> None:
         """Note the work at which a request ends."""
-        missing = request.last - request.produced
-        if request.plan.fault == "hang":
+        plan = request.plan
+        if plan.fault == "hang":
             return
-        request.finish = request.begin + missing * request.plan.per_token
+        request.finish = request.begin + (request.last - request.produced) * plan.per_token
         heappush(self._ends, (request.finish, request.number, request))
 
     def _arm(self, *, anew: bool = False) -> None:
@@ -386,7 +379,7 @@ class ScriptedEngine:
             self._fail(request, self._fault("it answered 500"))
         else:
             spans = self._spans(request, request.finish, request.last)
-            self._leave(request)
+            self._leave(request, self._now())
             if not request.answer.done():
                 request.answer.set_result(self._completion(request, spans))
 
