@@ -89,7 +89,11 @@ class Beside(RuleBasedStateMachine):
         for evicted in outcome.evicted:
             self.leaves(evicted.prompt_id, "evicted")
 
-    @rule(due=st.integers(-1, 3))
+    @rule(dues=st.lists(st.integers(-1, 3), min_size=1, max_size=4))
+    def take_some(self, dues: list[int]) -> None:
+        for due in dues:
+            self.take(due)
+
     def take(self, due: int) -> None:
         answer = self.call("buffer_take", version=9, due=due)
         in_order = self.first_to_last()
@@ -127,7 +131,7 @@ class Beside(RuleBasedStateMachine):
             assert self.fates.keys() == self.facts.keys()
 
 
-SETTINGS = settings(max_examples=50, stateful_step_count=40, derandomize=True, deadline=None)
+SETTINGS = settings(max_examples=60, stateful_step_count=30, derandomize=True, deadline=None)
 
 
 @pytest.mark.parametrize("order", ORDERS)
