@@ -1,0 +1,450 @@
+"""Random schedules, faults and publications through every combination of first-party plugins: what holds at every moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import tomllib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+from asyncrl import Group, Plugin, Prompt, PutOutcome, RunFacts, Sample, Taken, hookimpl
+from asyncrl.errors import OptionError
+from asyncrl.fit import check_fit
+from asyncrl.host import Host
+from asyncrl.plugins import SLOTS, Found, discover, load
+from asyncrl.rollout.engine import GenerateRequest
+from asyncrl.simulation.engine import Plan, ScriptedEngine
+from asyncrl.simulation.run import SimulatedRun
+from asyncrl.simulation.script import EngineEvent
+from asyncrl.training.interfaces import StepReport, TrainingBatch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from simulated import assert_balanced, facts, host, trained_prompts
+from watched import Ending, run_to_its_end
+
+PLUGINS = Path(__file__).parents[2] / "plugins"
+PLENTY = 64
+"""Slots of an engine that let no request wait."""
+VALUES: dict[str, tuple[Any, ...]] = {"capacity_factor": (1.0, 1.5, 3.0), "max_staleness": (0, 1, 2, 3, 4)}
+"""What is tried for each option whose type does not say it. Switches and choices are tried in full without being listed."""
+
+
+# Which plugins, and with which options ------------------------------------------------------------------------------------
+
+
+def distributions(slot: str) -> set[str]:
+    folder = PLUGINS / SLOTS[slot].group.removeprefix("asyncrl.")
+    return {tomllib.loads(file.read_text())["project"]["name"] for file in folder.glob("*/pyproject.toml")}
+
+
+def first_party(slot: str) -> dict[str, Found]:
+    ours = distributions(slot)
+    return {found.name: found for found in discover().of(slot) if found.distribution in ours}
+
+
+SCHEDULERS, BUFFERS, STALENESS = first_party("scheduler"), first_party("buffer"), first_party("staleness")
+
+
+@cache
+def settings_of(found: Found) -> list[dict[str, Any]]:
+    """Every setting of a plugin's options that is to be tried."""
+    fields = load(found).Options.model_fields
+    return [
+        dict(zip(fields, values, strict=True))
+        for values in product(*(values_of(found, name, info.annotation) for name, info in fields.items()))
+    ]
+
+
+def values_of(found: Found, option: str, kind: Any) -> tuple[Any, ...]:
+    if option in VALUES:
+        return VALUES[option]
+    if kind is bool:
+        return (False, True)
+    if kind is NoneType:
+        return (None,)
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(value for part in get_args(kind) for value in values_of(found, option, part))
+    pytest.fail(
+        f"{found} has the option {option}: say in VALUES of {Path(__file__).name} which values shall be tried", pytrace=False
+    )
+
+
+def choices(found: Found) -> list[dict[str, Any]]:
+    """Those settings in which only switches and choices differ."""
+    return [each for each in settings_of(found) if all(each[option] == VALUES[option][0] for option in each.keys() & VALUES)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """Waits are said again and again in stories as long as these."""
+    log = logging.getLogger("asyncrl")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
+
+
+class Scores(Plugin):
+    """What a buffer by score needs."""
+
+    @hookimpl
+    def score_group(self, group: Group) -> float:
+        return random.Random(group.prompt_id).random()
+
+
+def needs_what_is_missing(scheduler: str, staleness: str, buffer_options: dict[str, Any], scored: bool) -> bool:
+    return (scheduler == "paced" and staleness == "none") or (buffer_options.get("order") == "score" and not scored)
+
+
+@pytest.mark.parametrize("slot", ["scheduler", "buffer", "staleness"])
+def test_every_first_party_plugin_takes_part(slot: str) -> None:
+    missing = distributions(slot) - {found.distribution for found in first_party(slot).values()}
+    assert not missing, f"not installed, so not tested here: {missing}"
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize("staleness", STALENESS)
+@pytest.mark.parametrize("scored", [False, True])
+def test_what_lacks_what_it_needs_is_refused_and_nothing_else(scheduler: str, buffer: str, staleness: str, scored: bool) -> None:
+    kinds = [load(SCHEDULERS[scheduler]), load(BUFFERS[buffer]), load(STALENESS[staleness])]
+    for options in product(*(choices(found) for found in (SCHEDULERS[scheduler], BUFFERS[buffer], STALENESS[staleness]))):
+        chosen = zip(("scheduler", "buffer", "staleness"), kinds, options, strict=True)
+        plugins = host(facts(), *chosen, *([("observers", Scores, {})] if scored else []))
+        if needs_what_is_missing(scheduler, staleness, options[1], scored):
+            with pytest.raises(OptionError, match="needs a plugin that implements"):
+                check_fit(plugins)
+        else:
+            check_fit(plugins)
+
+
+# What happens to them ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something happens to an engine at `at` seconds and has passed `lasts` seconds later."""
+
+    engine: int
+    at: float
+    kind: Literal["die", "hang", "slow"]
+    lasts: float
+
+    def events(self, engines: int) -> tuple[EngineEvent, EngineEvent]:
+        engine, end = self.engine % engines, self.at + self.lasts
+        if self.kind == "slow":
+            return EngineEvent(engine, self.at, "slow", 7.0), EngineEvent(engine, end, "slow", 1.0)
+        return EngineEvent(engine, self.at, self.kind), EngineEvent(engine, end, "revive")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run with all that happens in it. `failing` is the share of requests that fail, `cursed` whether some prompts always do."""
+
+    seed: int
+    steps: int
+    batch_size: int
+    group_size: int
+    spare: int
+    slots: int
+    engines: int
+    failing: float
+    cursed: bool
+    troubles: tuple[Trouble, ...]
+    filtered: bool
+    closely: bool
+    on_unused: str
+    publish_interval: int
+    publish_seconds: float
+    staggered: bool
+    pause_mode: Literal["retract", "in_place"]
+    train_seconds: tuple[float, ...]
+    eval_interval: int
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether every sample that is started also ends well; engines may be slow."""
+        return not (self.failing or self.cursed or self.filtered or any(each.kind != "slow" for each in self.troubles))
+
+    @property
+    def facts(self) -> RunFacts:
+        return facts(
+            batch_size=self.batch_size,
+            group_size=self.group_size,
+            max_concurrent_samples=self.group_size + self.spare,
+            steps=self.steps,
+            publish_interval=self.publish_interval,
+            max_retries=2,
+            on_unused=self.on_unused,
+            seed=self.seed,
+        )
+
+    def script(self, request: GenerateRequest, number: int) -> Plan:
+        rng = random.Random(self.seed * 1_000_003 + number)
+        fails = rng.random() < self.failing or (self.cursed and request.affinity % 7 == 3)
+        # With few slots the requests behind one that hangs would run out of time too, until a run has lost so many that it ends.
+        fault: Any = rng.choice(["error", "abort", "hang"] if self.slots == PLENTY else ["error", "abort"]) if fails else ""
+        return Plan(
+            tokens=1 + int(rng.expovariate(0.08)) % 64,
+            first=rng.choice([0.0, 0.25]),
+            per_token=rng.choice([0.0625, 0.125]),
+            fault=fault,
+            fault_after=rng.randrange(8),
+        )
+
+    def train(self, step: int) -> float:
+        return self.train_seconds[step % len(self.train_seconds)]
+
+
+CASES = st.builds(
+    Case,
+    seed=st.integers(0, 10_000),
+    steps=st.integers(1, 10),
+    batch_size=st.integers(1, 5),
+    group_size=st.integers(1, 4),
+    spare=st.integers(0, 20),
+    slots=st.sampled_from([1, 3, PLENTY]),
+    engines=st.integers(1, 3),
+    failing=st.sampled_from([0.0, 0.0, 0.05, 0.2]),
+    cursed=st.booleans(),
+    troubles=st.lists(
+        st.builds(
+            Trouble,
+            engine=st.integers(0, 2),
+            at=st.integers(0, 600).map(lambda tenths: tenths / 10),
+            kind=st.sampled_from(["slow", "die", "hang"]),
+            lasts=st.sampled_from([0.5, 5.0, 15.0]),
+        ),
+        max_size=4,
+    ).map(tuple),
+    filtered=st.booleans(),
+    closely=st.booleans(),
+    on_unused=st.sampled_from(["drop", "retry"]),
+    publish_interval=st.integers(1, 3),
+    publish_seconds=st.sampled_from([0.0, 0.3]),
+    staggered=st.booleans(),
+    pause_mode=st.sampled_from(["retract", "in_place"]),
+    train_seconds=st.lists(st.sampled_from([0.0, 0.1, 1.0, 4.0, 300.0]), min_size=1, max_size=4).map(tuple),
+    eval_interval=st.sampled_from([0, 0, 1, 3]),
+)
+
+
+class Run(SimulatedRun):
+    """Notes which version each batch improved."""
+
+    async def train(self, batch: TrainingBatch) -> StepReport:
+        self.__dict__.setdefault("improved", []).append(self.version)
+        return await super().train(batch)
+
+
+class StaggeredRun(Run):
+    """New weights reach one engine after the other, at random times, while the others go on."""
+
+    async def publish(self, update_norm: float) -> int:
+        self.version += 1
+        rng = random.Random(self.facts.seed + self.version)
+        await asyncio.gather(*(self._update(engine, rng.choice([0.0, 0.2, 1.7])) for engine in self.engines))
+        self.service.on_published(self.version)
+        return self.version
+
+    async def _update(self, engine: ScriptedEngine, delay: float) -> None:
+        await asyncio.sleep(delay)
+        await engine.pause(self._pause_mode)
+        await asyncio.sleep(self._publish_seconds)
+        engine.publish(self.version)
+        await engine.resume()
+
+
+class Story(Plugin):
+    """Every prompt's end, as it was told; and what was handed to the trainer."""
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self.fates: dict[int, str] = {}
+        self.tokens: dict[str, int] = {}
+        self.twice: list[int] = []
+        self.batches = 0
+
+    @hookimpl
+    def on_group_ended(self, prompt_id: int, fate: str, tokens: int) -> None:
+        if prompt_id in self.fates:
+            self.twice.append(prompt_id)
+        self.fates[prompt_id] = fate
+        self.tokens[fate] = self.tokens.get(fate, 0) + tokens
+
+    @hookimpl
+    def on_batch(self, batch: Any) -> None:
+        self.batches += 1
+
+
+class BufferWatch(Plugin):
+    """Looks into the buffer around every put and take: what it may hold, and whom it must give."""
+
+    buffer: Any
+    capacity: int
+
+    @hookimpl(wrapper=True)
+    def buffer_put(self, group: Group) -> Generator[None, PutOutcome, PutOutcome]:
+        before = self.held()
+        outcome = yield
+        evicted = {one.prompt_id for one in outcome.evicted}
+        assert outcome.stored or len(before) == self.capacity
+        assert self.held() == (before | {group.prompt_id} - evicted if outcome.stored else before) - evicted
+        assert len(self.held()) <= self.capacity
+        return outcome
+
+    @hookimpl(wrapper=True)
+    def buffer_take(self, due: int) -> Generator[None, Taken, Taken]:
+        before = self.held()
+        is_due = any(group.oldest_version <= due for group in self.buffer.buffer_state().groups)
+        answer = yield
+        assert bool(answer.groups) == bool(before)
+        assert not is_due or answer.groups[0].oldest_version <= due
+        assert self.held() == before - {group.prompt_id for group in answer.groups}
+        return answer
+
+    def held(self) -> set[int]:
+        groups = self.buffer.buffer_state().groups
+        ids = {group.prompt_id for group in groups}
+        assert len(ids) == len(groups) == self.buffer.buffer_size()
+        return ids
+
+
+def assemble(case: Case, chosen: list[tuple[str, Found, dict[str, Any]]]) -> Host:
+    plugins: list[tuple[str, Any, dict[str, Any]]] = [(slot, load(found), options) for slot, found, options in chosen]
+    plugins += [("observers", Story, {}), ("observers", Scores, {})]
+    if case.closely:
+        plugins.append(("observers", BufferWatch, {}))
+    if case.filtered and case.group_size > 1:
+        plugins.append(("filters", "reward-variance", {}))
+    rng = random.Random(case.seed)
+
+    async def reward(prompt: Prompt, sample: Sample) -> float:
+        await asyncio.sleep(rng.choice([0.0, 0.0, 0.5]))
+        if rng.random() < case.failing / 4:
+            raise ValueError("a reward that fails")
+        return float(rng.random() < 0.5)
+
+    plugged = host(case.facts, *plugins, reward=reward)
+    if case.closely:
+        watch = next(active.plugin for active in plugged.actives if isinstance(active.plugin, BufferWatch))
+        watch.buffer = plugged.plugin("buffer")
+        watch.capacity = watch.buffer.options.capacity(case.batch_size)
+    return plugged
+
+
+# What must hold -----------------------------------------------------------------------------------------------------------
+
+
+class AtEveryMoment:
+    """Called each time before the clock moves."""
+
+    def __init__(self, plugins: Host, scheduler: str, bound: int | None) -> None:
+        self.story: Story = next(active.plugin for active in plugins.actives if isinstance(active.plugin, Story))
+        self.capacity = plugins.plugin("buffer").options.capacity(plugins.plugin("buffer").run.batch_size)
+        self.scheduler = scheduler
+        self.bound = bound
+
+    def __call__(self, simulated: SimulatedRun) -> None:
+        service, run = simulated.service, simulated.facts
+        gate, loop, ledger = service._gate, service._loop, service.ledger
+        service.check()
+        assert_balanced(service.books())
+        buffered, waiting, batch = (
+            [group.prompt_id for group in groups] for groups in (gate.store.state().groups, gate.waiting, gate.batch)
+        )
+        trained_now = [prompt_id for handed in service._batches._handed_out.values() for prompt_id in handed.prompt_ids]
+        places = [*buffered, *waiting, *batch, *trained_now, *loop._tasks.values(), *ledger._queue]
+        assert sorted(places) == sorted(ledger._open), "each prompt is in one place"
+        assert len(self.story.fates) + len(places) == ledger.cursor, "or has ended"
+        assert not self.story.twice
+
+        assert sum(engine.in_flight for engine in simulated.engines) <= loop.samples_in_flight <= run.max_concurrent_samples
+        assert len(buffered) <= self.capacity
+        assert len(batch) <= run.batch_size
+
+        room = (run.max_concurrent_samples - loop.samples_in_flight) // run.group_size
+        assert not loop._may_submit() or not room or not loop._quota(load=loop._load()), "what is granted is started at once"
+        if gate.trainer_waiting:
+            assert loop.groups_running, "who waits waits for somebody"
+            kept_for = [version for version in service._claims.in_flight if version <= gate._call.due]
+            assert not buffered or (gate._call.only and kept_for), "and does not leave lying what it could have"
+        if self.scheduler == "paced" and self.bound is not None:
+            may_train = min((simulated.version + self.bound + 1) * run.publish_interval, run.steps) - self.story.batches
+            assert len(buffered) + len(waiting) + len(batch) + loop.groups_running <= may_train * run.batch_size
+
+
+def assert_right_in_the_end(case: Case, ending: Ending, moment: AtEveryMoment) -> None:
+    simulated, bound = ending.run, moment.bound
+    assert ending.error is None
+    trained = trained_prompts(simulated)
+    assert len(trained) == len(set(trained)) == case.steps * case.batch_size
+    assert [batch.version for batch in simulated.batches] == simulated.__dict__["improved"]
+    ages = [int((batch.version - batch.versions[batch.loss_mask]).max()) for batch in simulated.batches]
+    assert min(ages) >= 0
+    if moment.scheduler == "lockstep":
+        bound = 0
+    assert bound is None or max(ages) <= bound
+    for batch in simulated.batches:
+        assert batch.prompt_ids.tolist() == sorted(batch.prompt_ids.tolist())
+    books, fates = simulated.service.books(), moment.story.fates
+    assert sorted(prompt_id for prompt_id, fate in fates.items() if fate == "trained") == sorted(trained)
+    assert len(fates) + books["unfinished"] == books["issued"]
+    tokens = books["tokens"]
+    assert tokens["trained"] == moment.story.tokens["trained"] == sum(int(one.loss_mask.sum()) for one in simulated.batches)
+    assert sum(tokens.values()) == simulated.service.tokens_generated
+
+
+COMBINATIONS = [
+    (scheduler, buffer, staleness)
+    for scheduler, buffer, staleness in product(SCHEDULERS, BUFFERS, STALENESS)
+    if not needs_what_is_missing(scheduler, staleness, {}, True)
+]
+
+
+@pytest.mark.parametrize(("scheduler", "buffer", "staleness"), COMBINATIONS)
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=CASES, data=st.data())
+def test_the_books_balance_whatever_happens(scheduler: str, buffer: str, staleness: str, case: Case, data: st.DataObject) -> None:
+    """Field reports 2, 7 and 21: one place each, none trained twice, no token past the bound, cap and capacity kept, every wait ends."""
+    found = {"scheduler": SCHEDULERS[scheduler], "buffer": BUFFERS[buffer], "staleness": STALENESS[staleness]}
+    chosen = [(slot, each, data.draw(st.sampled_from(settings_of(each)), slot)) for slot, each in found.items()]
+    options = {option: value for _, _, each in chosen for option, value in each.items()}
+    plugins = assemble(case, chosen)
+    check_fit(plugins)
+    moment = AtEveryMoment(plugins, scheduler, options.get("max_staleness"))
+    ending = run_to_its_end(
+        case.facts,
+        plugins,
+        script=case.script,
+        engines=case.engines,
+        slots=case.slots,
+        request_timeout=600.0,
+        deadline=100_000.0,
+        look=moment,
+        kind=StaggeredRun if case.staggered else Run,
+        pause_mode=case.pause_mode,
+        publish_seconds=case.publish_seconds,
+        train_seconds=case.train,
+        eval_interval=case.eval_interval,
+        eval_seconds=5.0,
+        max_attempts=3,
+        on_unused=case.on_unused,
+        faults=[event for trouble in case.troubles for event in trouble.events(case.engines)],
+    )
+    assert_right_in_the_end(case, ending, moment)
+    books = ending.run.service.books()
+    if scheduler == "paced" and options["on_stale"] == "wait":
+        assert "stale" not in books["dropped"]
+        if case.undisturbed and options.get("when_full") != "evict":
+            assert books["issued"] == books["trained"] and books["tokens"]["dropped"] == 0
