@@ -28,7 +28,8 @@ class _Request:
     """A request from its arrival to its answer.
 
     Attributes:
-        begin: the engine's work at which its next token begins; its first `produced` tokens are in `spans`.
+        begin: the engine's work at which its next token begins, less the part of it that was generated before a pause: `partial`, in
+            seconds. Its first `produced` tokens are in `spans`.
         version: what was served at `begin`, after `mark` publications.
         finish: work at which it ends; inf while it is queued, and where it hangs.
         last: tokens after which it ends, one way or another.
@@ -43,6 +44,7 @@ class _Request:
         "last",
         "mark",
         "number",
+        "partial",
         "plan",
         "produced",
         "prompt",
@@ -61,7 +63,7 @@ class _Request:
         self.spans: Spans = ()
         self.produced = 0
         self.admitted = self.version = self.mark = 0
-        self.begin = 0.0
+        self.begin = self.partial = 0.0
         self.finish = math.inf
         self.last = min(plan.fault_after, plan.tokens) if plan.fault else plan.tokens
 
@@ -378,7 +380,7 @@ class ScriptedEngine:
         elif fault == "error":
             self._fail(request, self._fault("it answered 500"))
         else:
-            spans = self._spans(request, request.finish, request.last)
+            spans = self._spans(request, request.last)
             self._leave(request, self._now())
             if not request.answer.done():
                 request.answer.set_result(self._completion(request, spans))
@@ -388,13 +390,13 @@ class ScriptedEngine:
         work = self._work_at(self._now())
         for request in self._running:
             if first := request.plan.first:
-                pace = request.plan.per_token
-                spans = self._spans(request, work, self._generated(request, work))
-                done = sum(count for _, count in spans) - request.produced
-                partial = max(0.0, work - request.begin - done * pace)
-                request.spans, request.produced = spans, request.produced + done
-                request.version, request.mark = self.version, len(self._published)
-                request.begin = work + first - (partial if request.produced < request.last else 0.0)
+                if work >= request.begin + request.partial:  # else it is in its first seconds still, and has no more than before
+                    tokens = self._generated(request, work)
+                    since = work - request.begin - (tokens - request.produced) * request.plan.per_token
+                    request.partial = max(0.0, since) if tokens < request.last else 0.0
+                    request.spans, request.produced = self._spans(request, tokens), tokens
+                    request.version, request.mark = self.version, len(self._published)
+                request.begin = work + first - request.partial
                 request.finish = math.inf
         self._ends = []
         for request in self._running:
@@ -411,8 +413,8 @@ class ScriptedEngine:
         pace = request.plan.per_token
         return min(request.last, request.produced + math.floor(begun / pace + ROUNDING)) if pace > 0 else request.last
 
-    def _spans(self, request: _Request, work: float, tokens: int) -> Spans:
-        """Versions of a request's first `tokens` tokens, which it has at `work`."""
+    def _spans(self, request: _Request, tokens: int) -> Spans:
+        """Versions of a request's first `tokens` tokens, which are all that it has by now."""
         published = self._published
         if request.mark == len(published) and not request.spans:
             return ((request.version, tokens),) if tokens else ()

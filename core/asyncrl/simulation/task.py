@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -41,7 +42,7 @@ class ScriptedTask(Plugin):
         recorded: Sequence[RecordedGroup] = (),
     ) -> None:
         super().__init__(PluginOptions(), run)
-        self._reward_mean = reward_mean
+        self._hardness = 1 / reward_mean - 1 if reward_mean > 0 else math.inf
         self._prompt = np.zeros(prompt_tokens, np.int32)
         self._prompt.setflags(write=False)
         self._recorded = recorded if recorded and all(group.rewards for group in recorded) else ()
@@ -64,8 +65,7 @@ class ScriptedTask(Plugin):
         if self._recorded:
             rewards = self._recorded[prompt_id % len(self._recorded)].rewards
             return rewards[index % len(rewards)]
-        mean = self._reward_mean
-        chance = uniform(self.run.seed, prompt_id) ** (1 / mean - 1) if mean > 0 else 0.0
+        chance = uniform(self.run.seed, prompt_id) ** self._hardness
         return float(uniform(self.run.seed, prompt_id, index) < chance)
 
 
