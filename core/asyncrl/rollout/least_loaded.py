@@ -27,7 +27,8 @@ class LeastLoaded:
     def choose(self, affinity: int, avoid: int = -1) -> int:
         """Return the place of the live engine with the fewest requests in flight; among equals, the first one from place
         `affinity % count` on and round. The one at `avoid` only if no other lives; -1 if none does."""
-        self._catch_up()
+        if DEAD in self._at or len(self._loads) < len(self._engines):
+            self._catch_up()
         count = len(self._loads)
         start = affinity % count if count else 0
         while True:
@@ -45,8 +46,9 @@ class LeastLoaded:
 
     def changed(self, place: int) -> None:
         """The engine at a place has another load than before, or died, or came back."""
-        engine = self._engines[place]
-        self._put(place, engine.in_flight if engine.alive else DEAD)
+        if place < len(self._loads):  # else it is not taken in yet
+            engine = self._engines[place]
+            self._put(place, engine.in_flight if engine.alive else DEAD)
 
     def _catch_up(self) -> None:
         """Take in engines that were appended or came back."""
@@ -68,7 +70,8 @@ class LeastLoaded:
             if load == DEAD or not places:
                 continue
             after = places >> start
-            return (load, start + _lowest(after)) if after else (load, _lowest(places))
+            # x & -x is the lowest bit of x.
+            return load, start + (after & -after).bit_length() - 1 if after else (places & -places).bit_length() - 1
         return 0, -1
 
     def _put(self, place: int, load: int) -> None:
@@ -83,8 +86,3 @@ class LeastLoaded:
         else:
             del self._at[before]
         self._at[load] = self._at.get(load, 0) | bit
-
-
-def _lowest(bits: int) -> int:
-    """Return the place of the lowest bit of a number above 0."""
-    return (bits & -bits).bit_length() - 1

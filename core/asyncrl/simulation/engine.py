@@ -48,6 +48,7 @@ class _Request:
         "plan",
         "produced",
         "prompt",
+        "running",
         "spans",
         "version",
     )
@@ -64,6 +65,7 @@ class _Request:
         self.produced = 0
         self.admitted = self.version = self.mark = 0
         self.begin = self.partial = 0.0
+        self.running = False
         self.finish = math.inf
         self.last = min(plan.fault_after, plan.tokens) if plan.fault else plan.tokens
 
@@ -114,7 +116,7 @@ class ScriptedEngine:
         self._request_timeout = request_timeout
         self._open: dict[_Request, None] = {}
         self._queue: deque[_Request] = deque()
-        self._running: dict[_Request, None] = {}
+        self._running = 0
         self._with_first = 0
         self._ends: list[tuple[float, int, _Request]] = []
         self._published: list[tuple[float, int]] = []
@@ -141,7 +143,7 @@ class ScriptedEngine:
     @property
     def slot_seconds(self) -> float:
         """Sum over all slots of the seconds in which they generated; a pause, a hang and a queue don't count."""
-        return self._slot_seconds + (len(self._running) * (self._now() - self._slot_since) if self._rate else 0.0)
+        return self._slot_seconds + (self._running * (self._now() - self._slot_since) if self._rate else 0.0)
 
     @property
     def paused(self) -> bool:
@@ -264,9 +266,10 @@ class ScriptedEngine:
     def _leave(self, request: _Request, now: float) -> None:
         """Free what a request held, whichever way it ends."""
         del self._open[request]
-        if request in self._running:
+        if request.running:
             self._count_slots(now)
-            del self._running[request]
+            self._running -= 1
+            request.running = False
             request.finish = math.inf  # its place in `_ends` is void now
             if request.plan.first:
                 self._with_first -= 1
@@ -281,14 +284,15 @@ class ScriptedEngine:
             self._admit(now)
 
     def _admit(self, now: float) -> None:
-        queue, running = self._queue, self._running
-        if not queue or len(running) >= self.slots or self._paused is not None or self._dead or self._hung:
+        queue = self._queue
+        if not queue or self._running >= self.slots or self._paused is not None or self._dead or self._hung:
             return
         self._count_slots(now)
         work = self._work + (now - self._since) * self._rate
-        while queue and len(running) < self.slots:
+        while queue and self._running < self.slots:
             request = queue.popleft()
-            running[request] = None
+            self._running += 1
+            request.running = True
             request.admitted = request.version = self.version
             request.mark = len(self._published)
             request.begin = work + request.plan.first
@@ -329,13 +333,13 @@ class ScriptedEngine:
         if self._paused is not None or self._dead or self._hung:
             self._rate = 0.0
         else:
-            load = self.load_factor(max(1, len(self._running))) if self.load_factor is not None else 1.0
+            load = self.load_factor(max(1, self._running)) if self.load_factor is not None else 1.0
             self._rate = 1.0 / (self._slowdown * load)
         self._arm(anew=True)
 
     def _count_slots(self, now: float) -> None:
         if self._rate:
-            self._slot_seconds += len(self._running) * (now - self._slot_since)
+            self._slot_seconds += self._running * (now - self._slot_since)
         self._slot_since = now
 
     def _schedule(self, request: _Request) -> None:
@@ -388,7 +392,8 @@ class ScriptedEngine:
     def _begin_anew(self) -> None:
         """Credit the tokens generated so far, and have every request that needs them spend its first seconds again."""
         work = self._work_at(self._now())
-        for request in self._running:
+        running = [request for request in self._open if request.running]
+        for request in running:
             if first := request.plan.first:
                 if work >= request.begin + request.partial:  # else it is in its first seconds still, and has no more than before
                     tokens = self._generated(request, work)
@@ -399,7 +404,7 @@ class ScriptedEngine:
                 request.begin = work + first - request.partial
                 request.finish = math.inf
         self._ends = []
-        for request in self._running:
+        for request in running:
             self._schedule(request)
         heapify(self._ends)
 

@@ -12,6 +12,8 @@ from asyncrl.errors import OptionError
 
 STANDARD_NORMAL = NormalDist()
 _MASK = (1 << 64) - 1
+TWO_TO_MINUS_52 = 2.0**-52
+HALF_STEP = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +152,13 @@ class RecordedLengths:
         return group.tokens[place], group.seconds[place] if group.seconds else 0.0
 
 
-def uniform(seed: int, *numbers: int) -> float:
-    """Return a number in (0, 1) that is a pure function of its arguments.
-
-    Each argument is stirred in by the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
-    """
-    state = seed
-    for number in numbers:
-        state = (state + (number + 1) * 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return ((state >> 12) + 0.5) / (1 << 52)
+def uniform(seed: int, prompt_id: int, index: int = -1) -> float:
+    """Return a number in (0, 1) that is a pure function of its arguments: the finaliser of SplitMix64 over their sum, each multiplied
+    by an odd number of its own (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)."""
+    state = (seed * 0xD1342543DE82EF95 + prompt_id * 0x9E3779B97F4A7C15 + index * 0xDA942042E4DD58B5) & _MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((state ^ (state >> 31)) >> 12) * TWO_TO_MINUS_52 + HALF_STEP
 
 
 def _fault(group: RecordedGroup) -> str:
