@@ -22,13 +22,11 @@ from asyncrl.host import Host
 from asyncrl.plugins import SLOTS, Found, discover, load
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.simulation.engine import Plan, ScriptedEngine
-from asyncrl.simulation.run import SimulatedRun
 from asyncrl.simulation.script import EngineEvent
-from asyncrl.training.interfaces import StepReport, TrainingBatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated import assert_balanced, facts, host, trained_prompts
-from watched import Ending, run_to_its_end
+from watched import Ending, WatchedRun, run_to_its_end
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 PLENTY = 64
@@ -239,15 +237,7 @@ CASES = st.builds(
 )
 
 
-class Run(SimulatedRun):
-    """Notes which version each batch improved."""
-
-    async def train(self, batch: TrainingBatch) -> StepReport:
-        self.__dict__.setdefault("improved", []).append(self.version)
-        return await super().train(batch)
-
-
-class StaggeredRun(Run):
+class StaggeredRun(WatchedRun):
     """New weights reach one engine after the other, at random times, while the others go on."""
 
     async def publish(self, update_norm: float) -> int:
@@ -355,7 +345,7 @@ class AtEveryMoment:
         self.scheduler = scheduler
         self.bound = bound
 
-    def __call__(self, simulated: SimulatedRun) -> None:
+    def __call__(self, simulated: WatchedRun) -> None:
         service, run = simulated.service, simulated.facts
         gate, loop, ledger = service._gate, service._loop, service.ledger
         service.check()
@@ -371,6 +361,8 @@ class AtEveryMoment:
 
         assert sum(engine.in_flight for engine in simulated.engines) <= loop.samples_in_flight <= run.max_concurrent_samples
         assert len(buffered) <= self.capacity
+        ages = [group.staleness(simulated.version) for group in gate.store.state().groups]
+        assert gate.store.ages(simulated.version) == (len(ages), sum(ages), min(ages, default=0), max(ages, default=0))
         assert len(batch) <= run.batch_size
 
         room = (run.max_concurrent_samples - loop.samples_in_flight) // run.group_size
@@ -389,7 +381,7 @@ def assert_right_in_the_end(case: Case, ending: Ending, moment: AtEveryMoment) -
     assert ending.error is None
     trained = trained_prompts(simulated)
     assert len(trained) == len(set(trained)) == case.steps * case.batch_size
-    assert [batch.version for batch in simulated.batches] == simulated.__dict__["improved"]
+    assert [batch.version for batch in simulated.batches] == simulated.improved
     ages = [int((batch.version - batch.versions[batch.loss_mask]).max()) for batch in simulated.batches]
     assert min(ages) >= 0
     if moment.scheduler == "lockstep":
@@ -432,7 +424,7 @@ def test_the_books_balance_whatever_happens(scheduler: str, buffer: str, stalene
         request_timeout=600.0,
         deadline=100_000.0,
         look=moment,
-        kind=StaggeredRun if case.staggered else Run,
+        kind=StaggeredRun if case.staggered else WatchedRun,
         pause_mode=case.pause_mode,
         publish_seconds=case.publish_seconds,
         train_seconds=case.train,
