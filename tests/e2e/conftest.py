@@ -50,6 +50,10 @@ class Run:
     def metrics(self, axis: str = "train_step") -> list[dict[str, Any]]:
         return [line for line in lines(self.directory / "metrics.jsonl") if line["axis"] == axis]
 
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The whole lines of a file of the run directory."""
+        return lines(self.directory / name)
+
     def evals(self) -> list[dict[str, Any]]:
         return lines(self.directory / "evals.jsonl")
 

@@ -43,6 +43,10 @@ def test_a_run_trains_publishes_evaluates_and_leaves_its_directory(start) -> Non
         assert (run.directory / f"checkpoints/step-{step}/model/model.safetensors").exists()
     values = run.metrics()[-1]["values"]
     assert values["run/weight_version"] == 4
+    assert [line["step"] for line in run.lines("steps.jsonl")] == [1, 2, 3, 4]
+    trace, books = run.lines("trace.jsonl"), run.summary["books"]
+    assert len({line["prompt_id"] for line in trace}) == len(trace) >= books["trained"] + sum(books["dropped"].values())
+    assert all(len(line[name]) == 16 for line in trace for name in ("tokens", "seconds", "rewards"))
 
 
 def test_the_written_configuration_runs_again(start) -> None:
@@ -55,10 +59,11 @@ def test_the_written_configuration_runs_again(start) -> None:
 def test_broadcast_to_two_engines_from_two_ranks_with_requests_frozen(start) -> None:
     run = start(
         *("--steps", "3", "--eval-interval", "0", "--num-engines", "2", "--trainer-ranks", "2"),
-        *("--publish-method", "broadcast", "--publish-mode", "in_place"),
+        *("--publish-method", "broadcast", "--publish-mode", "in_place", "--trace-groups", "5"),
     )
     check_finished(run, 3)
     assert run.metrics()[-1]["values"]["run/weight_version"] == 3
+    assert len(run.lines("trace.jsonl")) == 5
 
 
 def test_lockstep_is_on_policy(start) -> None:
