@@ -11,7 +11,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constra
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs clean
+.PHONY: help setup demo test check bench docs figures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -35,6 +35,9 @@ bench: setup  ## measure against the alternatives; writes benchmarks/results.jso
 
 docs: setup  ## write the generated reference pages again
 	$(BIN)/python docs/generate.py
+
+figures: setup  ## run the simulations of docs/scheduling.md again
+	$(BIN)/python docs/figures.py
 
 clean:  ## remove .venv, caches and runs
 	rm -rf .venv runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -426,3 +426,16 @@ def test_the_example_shows_what_schedulers_cost(capsys: pytest.CaptureFixture[st
     assert sample["over_limit"] <= 1.013
     assert group["over_limit"] == pytest.approx(2.75, rel=0.05)
     assert lockstep["over_limit"] == pytest.approx(5.3, rel=0.02)
+
+
+def test_the_example_shows_what_a_bound_costs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropping throws groups away, the long ones first. Waiting throws nothing away, and takes what it must."""
+    monkeypatch.chdir(ROOT)
+    bound = ["examples/simulate.toml", "--steps", "60", "--staleness", "max-gap", "--staleness.max-staleness", "2"]
+    [dropping] = documents(capsys, *bound, "--compare", "scheduler=sample")
+    [waiting] = documents(capsys, *bound, "--staleness.on-stale", "wait", "--compare", "scheduler=paced")
+    assert dropping["token_age_max"] == waiting["token_age_max"] == 2
+    assert dropping["dropped"]["stale"] > 0 and waiting["dropped"] == {}
+    assert dropping["length_trained"] < 0.9 * dropping["length_issued"]
+    assert waiting["length_trained"] == pytest.approx(waiting["length_issued"], rel=1e-9)
+    assert 1.0 <= waiting["step_mean"] / waiting["limit_bound"] <= 1.05
