@@ -32,6 +32,7 @@ BENCHMARKS = {
     "trainer_throughput": "trainer fsdp against a bare PyTorch loop",
     "sample_overhead": "CPU time a sample through task, loop, gate, buffer and batch",
     "buffer_cost": "put, take and metrics with 100,000 groups held",
+    "simulation_scale": "CPU time of a simulated group, 1,024 engines against one",
     "publication": "weights to the engines against a memory copy",
 }
 KEPT = ("ratio", "goal", "unit", "runs", "against")

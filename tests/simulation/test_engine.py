@@ -13,6 +13,7 @@ from asyncrl.rollout.engine import Engine, GenerateRequest
 from asyncrl.samples import Completion, SamplingParams
 from asyncrl.simulation.clock import run_virtual
 from asyncrl.simulation.engine import Plan, ScriptedEngine
+from asyncrl.simulation.script import NumberedRequest
 
 REQUEST = GenerateRequest(np.zeros(1, np.int32), SamplingParams(64), 0)
 
@@ -148,3 +149,59 @@ def test_a_slow_engine_takes_longer() -> None:
         return (await timed(engine))[0]
 
     assert run_virtual(main()) == 24.0
+
+
+def test_speed_may_depend_on_how_many_generate() -> None:
+    async def main() -> list[float]:
+        engine = ScriptedEngine(script=lambda request, number: Plan(tokens=8, per_token=0.125), load_factor=float)
+        first = asyncio.ensure_future(timed(engine))
+        await asyncio.sleep(0.5)
+        second, _ = await timed(engine), await first
+        return [first.result()[0], second[0]]
+
+    assert run_virtual(main()) == [1.5, 2.0]  # half a second alone, then two share until the first has had its second
+
+
+def test_a_hung_engine_answers_nothing_until_it_is_revived() -> None:
+    """Field report 11."""
+
+    async def main() -> float:
+        engine = ScriptedEngine(request_timeout=50.0)
+        asked = asyncio.ensure_future(timed(engine))
+        await asyncio.sleep(0.5)
+        engine.hang()
+        assert not await engine.healthy()
+        late = asyncio.ensure_future(engine.generate(REQUEST))
+        await asyncio.sleep(20.0)
+        assert not asked.done() and not late.done()
+        engine.revive()
+        assert await engine.healthy()
+        await late
+        return (await asked)[0]
+
+    assert run_virtual(main()) == 21.0
+
+
+def test_slot_seconds_are_those_in_which_slots_generated() -> None:
+    async def main() -> float:
+        engine = ScriptedEngine(slots=2, script=lambda request, number: Plan(tokens=8, per_token=0.125))
+        asked = [asyncio.ensure_future(timed(engine)) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        await engine.pause("in_place")
+        await asyncio.sleep(7.0)
+        await engine.resume()
+        await asyncio.gather(*asked)
+        return engine.slot_seconds
+
+    assert run_virtual(main()) == 3.0
+
+
+def test_answers_share_their_arrays_and_begin_with_the_samples_number() -> None:
+    async def main() -> list[Completion]:
+        engine = ScriptedEngine(vocab_size=10)
+        requests = [NumberedRequest(REQUEST.token_ids, REQUEST.params, 0, index) for index in (4, 9)]
+        return [await engine.generate(request) for request in requests]
+
+    first, second = run_virtual(main())
+    assert (list(first.token_ids), second.token_ids[0]) == ([4, 5, 6, 7, 8, 9, 0, 1], 9)
+    assert np.shares_memory(first.token_ids, second.token_ids) and not first.token_ids.flags.writeable
