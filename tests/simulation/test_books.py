@@ -5,81 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import tomllib
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from functools import cache
 from itertools import product
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import pytest
 from asyncrl import Group, Plugin, Prompt, PutOutcome, RunFacts, Sample, Taken, hookimpl
 from asyncrl.errors import OptionError
 from asyncrl.fit import check_fit
 from asyncrl.host import Host
-from asyncrl.plugins import SLOTS, Found, discover, load
-from asyncrl.rollout.engine import GenerateRequest
-from asyncrl.simulation.engine import Plan, ScriptedEngine
-from asyncrl.simulation.script import EngineEvent
+from asyncrl.plugins import Found, load
+from first_party import choices, distributions, first_party, settings_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated import assert_balanced, facts, host, trained_prompts
+from troubled import CASES, Case, StaggeredRun
 from watched import Ending, WatchedRun, run_to_its_end
 
-PLUGINS = Path(__file__).parents[2] / "plugins"
-PLENTY = 64
-"""Slots of an engine that let no request wait."""
-VALUES: dict[str, tuple[Any, ...]] = {"capacity_factor": (1.0, 1.5, 3.0), "max_staleness": (0, 1, 2, 3, 4)}
-"""What is tried for each option whose type does not say it. Switches and choices are tried in full without being listed."""
-
-
-# Which plugins, and with which options ------------------------------------------------------------------------------------
-
-
-def distributions(slot: str) -> set[str]:
-    folder = PLUGINS / SLOTS[slot].group.removeprefix("asyncrl.")
-    return {tomllib.loads(file.read_text())["project"]["name"] for file in folder.glob("*/pyproject.toml")}
-
-
-def first_party(slot: str) -> dict[str, Found]:
-    ours = distributions(slot)
-    return {found.name: found for found in discover().of(slot) if found.distribution in ours}
-
-
 SCHEDULERS, BUFFERS, STALENESS = first_party("scheduler"), first_party("buffer"), first_party("staleness")
-
-
-@cache
-def settings_of(found: Found) -> list[dict[str, Any]]:
-    """Every setting of a plugin's options that is to be tried."""
-    fields = load(found).Options.model_fields
-    return [
-        dict(zip(fields, values, strict=True))
-        for values in product(*(values_of(found, name, info.annotation) for name, info in fields.items()))
-    ]
-
-
-def values_of(found: Found, option: str, kind: Any) -> tuple[Any, ...]:
-    if option in VALUES:
-        return VALUES[option]
-    if kind is bool:
-        return (False, True)
-    if kind is NoneType:
-        return (None,)
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(value for part in get_args(kind) for value in values_of(found, option, part))
-    pytest.fail(
-        f"{found} has the option {option}: say in VALUES of {Path(__file__).name} which values shall be tried", pytrace=False
-    )
-
-
-def choices(found: Found) -> list[dict[str, Any]]:
-    """Those settings in which only switches and choices differ."""
-    return [each for each in settings_of(found) if all(each[option] == VALUES[option][0] for option in each.keys() & VALUES)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -101,6 +44,7 @@ class Scores(Plugin):
 
 
 def needs_what_is_missing(scheduler: str, staleness: str, buffer_options: dict[str, Any], scored: bool) -> bool:
+    """By name, so that it says what is wanted and does not repeat what is done."""
     return (scheduler == "paced" and staleness == "none") or (buffer_options.get("order") == "score" and not scored)
 
 
@@ -124,135 +68,6 @@ def test_what_lacks_what_it_needs_is_refused_and_nothing_else(scheduler: str, bu
                 check_fit(plugins)
         else:
             check_fit(plugins)
-
-
-# What happens to them ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """Something happens to an engine at `at` seconds and has passed `lasts` seconds later."""
-
-    engine: int
-    at: float
-    kind: Literal["die", "hang", "slow"]
-    lasts: float
-
-    def events(self, engines: int) -> tuple[EngineEvent, EngineEvent]:
-        engine, end = self.engine % engines, self.at + self.lasts
-        if self.kind == "slow":
-            return EngineEvent(engine, self.at, "slow", 7.0), EngineEvent(engine, end, "slow", 1.0)
-        return EngineEvent(engine, self.at, self.kind), EngineEvent(engine, end, "revive")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run with all that happens in it. `failing` is the share of requests that fail, `cursed` whether some prompts always do."""
-
-    seed: int
-    steps: int
-    batch_size: int
-    group_size: int
-    spare: int
-    slots: int
-    engines: int
-    failing: float
-    cursed: bool
-    troubles: tuple[Trouble, ...]
-    filtered: bool
-    closely: bool
-    on_unused: str
-    publish_interval: int
-    publish_seconds: float
-    staggered: bool
-    pause_mode: Literal["retract", "in_place"]
-    train_seconds: tuple[float, ...]
-    eval_interval: int
-
-    @property
-    def undisturbed(self) -> bool:
-        """Whether every sample that is started also ends well; engines may be slow."""
-        return not (self.failing or self.cursed or self.filtered or any(each.kind != "slow" for each in self.troubles))
-
-    @property
-    def facts(self) -> RunFacts:
-        return facts(
-            batch_size=self.batch_size,
-            group_size=self.group_size,
-            max_concurrent_samples=self.group_size + self.spare,
-            steps=self.steps,
-            publish_interval=self.publish_interval,
-            max_retries=2,
-            on_unused=self.on_unused,
-            seed=self.seed,
-        )
-
-    def script(self, request: GenerateRequest, number: int) -> Plan:
-        rng = random.Random(self.seed * 1_000_003 + number)
-        fails = rng.random() < self.failing or (self.cursed and request.affinity % 7 == 3)
-        # With few slots the requests behind one that hangs would run out of time too, until a run has lost so many that it ends.
-        fault: Any = rng.choice(["error", "abort", "hang"] if self.slots == PLENTY else ["error", "abort"]) if fails else ""
-        return Plan(
-            tokens=1 + int(rng.expovariate(0.08)) % 64,
-            first=rng.choice([0.0, 0.25]),
-            per_token=rng.choice([0.0625, 0.125]),
-            fault=fault,
-            fault_after=rng.randrange(8),
-        )
-
-    def train(self, step: int) -> float:
-        return self.train_seconds[step % len(self.train_seconds)]
-
-
-CASES = st.builds(
-    Case,
-    seed=st.integers(0, 10_000),
-    steps=st.integers(1, 10),
-    batch_size=st.integers(1, 5),
-    group_size=st.integers(1, 4),
-    spare=st.integers(0, 20),
-    slots=st.sampled_from([1, 3, PLENTY]),
-    engines=st.integers(1, 3),
-    failing=st.sampled_from([0.0, 0.0, 0.05, 0.2]),
-    cursed=st.booleans(),
-    troubles=st.lists(
-        st.builds(
-            Trouble,
-            engine=st.integers(0, 2),
-            at=st.integers(0, 600).map(lambda tenths: tenths / 10),
-            kind=st.sampled_from(["slow", "die", "hang"]),
-            lasts=st.sampled_from([0.5, 5.0, 15.0]),
-        ),
-        max_size=4,
-    ).map(tuple),
-    filtered=st.booleans(),
-    closely=st.booleans(),
-    on_unused=st.sampled_from(["drop", "retry"]),
-    publish_interval=st.integers(1, 3),
-    publish_seconds=st.sampled_from([0.0, 0.3]),
-    staggered=st.booleans(),
-    pause_mode=st.sampled_from(["retract", "in_place"]),
-    train_seconds=st.lists(st.sampled_from([0.0, 0.1, 1.0, 4.0, 300.0]), min_size=1, max_size=4).map(tuple),
-    eval_interval=st.sampled_from([0, 0, 1, 3]),
-)
-
-
-class StaggeredRun(WatchedRun):
-    """New weights reach one engine after the other, at random times, while the others go on."""
-
-    async def publish(self, update_norm: float) -> int:
-        self.version += 1
-        rng = random.Random(self.facts.seed + self.version)
-        await asyncio.gather(*(self._update(engine, rng.choice([0.0, 0.2, 1.7])) for engine in self.engines))
-        self.service.on_published(self.version)
-        return self.version
-
-    async def _update(self, engine: ScriptedEngine, delay: float) -> None:
-        await asyncio.sleep(delay)
-        await engine.pause(self._pause_mode)
-        await asyncio.sleep(self._publish_seconds)
-        engine.publish(self.version)
-        await engine.resume()
 
 
 class Story(Plugin):
@@ -289,7 +104,7 @@ class BufferWatch(Plugin):
         outcome = yield
         evicted = {one.prompt_id for one in outcome.evicted}
         assert outcome.stored or len(before) == self.capacity
-        assert self.held() == (before | {group.prompt_id} - evicted if outcome.stored else before) - evicted
+        assert self.held() == (before | {group.prompt_id} if outcome.stored else before) - evicted
         assert len(self.held()) <= self.capacity
         return outcome
 
@@ -350,9 +165,8 @@ class AtEveryMoment:
         gate, loop, ledger = service._gate, service._loop, service.ledger
         service.check()
         assert_balanced(service.books())
-        buffered, waiting, batch = (
-            [group.prompt_id for group in groups] for groups in (gate.store.state().groups, gate.waiting, gate.batch)
-        )
+        held = gate.store.state().groups
+        buffered, waiting, batch = ([group.prompt_id for group in groups] for groups in (held, gate.waiting, gate.batch))
         trained_now = [prompt_id for handed in service._batches._handed_out.values() for prompt_id in handed.prompt_ids]
         places = [*buffered, *waiting, *batch, *trained_now, *loop._tasks.values(), *ledger._queue]
         assert sorted(places) == sorted(ledger._open), "each prompt is in one place"
@@ -361,7 +175,7 @@ class AtEveryMoment:
 
         assert sum(engine.in_flight for engine in simulated.engines) <= loop.samples_in_flight <= run.max_concurrent_samples
         assert len(buffered) <= self.capacity
-        ages = [group.staleness(simulated.version) for group in gate.store.state().groups]
+        ages = [group.staleness(simulated.version) for group in held]
         assert gate.store.ages(simulated.version) == (len(ages), sum(ages), min(ages, default=0), max(ages, default=0))
         assert len(batch) <= run.batch_size
 
@@ -369,8 +183,17 @@ class AtEveryMoment:
         assert not loop._may_submit() or not room or not loop._quota(load=loop._load()), "what is granted is started at once"
         if gate.trainer_waiting:
             assert loop.groups_running, "who waits waits for somebody"
-            kept_for = [version for version in service._claims.in_flight if version <= gate._call.due]
-            assert not buffered or (gate._call.only and kept_for), "and does not leave lying what it could have"
+            place = service._claims.call(
+                simulated.version,
+                run.batch_size - len(batch),
+                gate.store.versions,
+                (group.oldest_version for group in gate.waiting),
+            )
+            assert not any(group.oldest_version <= place.due for group in [*held, *gate.waiting]), (
+                "and lets nobody lie who is due"
+            )
+            assert place.only or not held, "nor anybody else, unless the place is kept"
+            assert not place.only or min(service._claims.in_flight) <= place.due, "for somebody who comes"
         if self.scheduler == "paced" and self.bound is not None:
             may_train = min((simulated.version + self.bound + 1) * run.publish_interval, run.steps) - self.story.batches
             assert len(buffered) + len(waiting) + len(batch) + loop.groups_running <= may_train * run.batch_size
