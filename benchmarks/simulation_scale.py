@@ -38,24 +38,18 @@ TOKENS_A_SECOND = 50.0
 RUNS = 3
 # (engines, slots in each, groups a batch, steps): as many samples in flight in all, then as many in each engine.
 CASES = [
-    ("simulation_same_total", ((1, 8192, 1024, 6), (1024, 8, 1024, 6)), 1.25, "1 engine of 8,192 slots, for 1,024 engines of 8"),
+    ("simulation_same_total", ((1, 8192, 1024, 6), (1024, 8, 1024, 6)), 1.5, "1 engine of 8,192 slots, for 1,024 engines of 8"),
     ("simulation_same_load", ((1, 32, 8, 400), (1024, 32, 4096, 4)), 1.5, "1 engine of 32 slots, for 1,024 engines of 32"),
 ]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a simulation cost: CPU seconds in all and for each step after the first, with what it measured."""
+    """What a simulation cost: CPU seconds in all, and CPU microseconds a group once the slots were full; with what it measured."""
 
     seconds: float
-    step_seconds: float
-    batch_size: int
+    us_a_group: float
     measured: Measured
-
-    @property
-    def us_a_group(self) -> float:
-        """CPU microseconds a group, once the slots are full: each step issues, finishes and trains a batch."""
-        return self.step_seconds / self.batch_size * 1e6
 
 
 def simulate(engines: int, slots: int, batch_size: int, steps: int, on_step: Callable[[int], None] = lambda step: None) -> Cost:
@@ -74,10 +68,11 @@ def simulate(engines: int, slots: int, batch_size: int, steps: int, on_step: Cal
     train = lengths.mean / TOKENS_A_SECOND * batch_size * GROUP / total
 
     began = time.process_time()
-    marks: list[float] = []
+    scripted = [ScriptedEngine(f"engine-{index}", slots=slots, script=script) for index in range(engines)]
+    marks: list[tuple[float, int]] = []
 
     def begin(step: int) -> float:
-        marks.append(time.process_time())
+        marks.append((time.process_time(), sum(engine.requests for engine in scripted)))
         on_step(step)
         return train
 
@@ -85,7 +80,7 @@ def simulate(engines: int, slots: int, batch_size: int, steps: int, on_step: Cal
         run = SimulatedRun(
             host,
             facts,
-            [ScriptedEngine(f"engine-{index}", slots=slots, script=script) for index in range(engines)],
+            scripted,
             train_seconds=begin,
             wait_warning=1e9,  # the first batch takes a while, in virtual seconds
             keep_batches=False,
@@ -95,8 +90,8 @@ def simulate(engines: int, slots: int, batch_size: int, steps: int, on_step: Cal
 
     gc.collect()
     measured = run_virtual(main())
-    step_seconds = (marks[-1] - marks[0]) / (steps - 1)
-    return Cost(time.process_time() - began, step_seconds, batch_size, measured)
+    (first, before), (last, after) = marks[0], marks[-1]  # from the first batch on, a sample starts whenever one ends
+    return Cost(time.process_time() - began, (last - first) / (after - before) * GROUP * 1e6, measured)
 
 
 def peak_mib() -> float:
