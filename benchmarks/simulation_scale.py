@@ -38,7 +38,7 @@ TOKENS_A_SECOND = 50.0
 RUNS = 3
 # (engines, slots in each, groups a batch, steps): as many samples in flight in all, then as many in each engine.
 CASES = [
-    ("simulation_same_total", ((1, 8192, 1024, 6), (1024, 8, 1024, 6)), 1.5, "1 engine of 8,192 slots, for 1,024 engines of 8"),
+    ("simulation_same_total", ((1, 8192, 1024, 6), (1024, 8, 1024, 6)), 1.25, "1 engine of 8,192 slots, for 1,024 engines of 8"),
     ("simulation_same_load", ((1, 32, 8, 400), (1024, 32, 4096, 4)), 1.5, "1 engine of 32 slots, for 1,024 engines of 32"),
 ]
 

@@ -6,68 +6,17 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from asyncrl.errors import EngineFault
 from asyncrl.rollout.engine import GenerateRequest, PauseMode, WeightBucket
-from asyncrl.samples import Completion, Spans, merge_spans
+from asyncrl.samples import Completion, Spans
+from asyncrl.simulation.answers import answers
+from asyncrl.simulation.request import Request
 from asyncrl.simulation.script import Fault, NumberedRequest, Plan
 
 __all__ = ["Fault", "Plan", "ScriptedEngine"]
-
-ROUNDING = 1e-6
-"""Tokens by which a sum of floating-point times may be off."""
-
-
-class _Request:
-    """A request from its arrival to its answer.
-
-    Attributes:
-        begin: the engine's work at which its next token begins, less the part of it that was generated before a pause: `partial`, in
-            seconds. Its first `produced` tokens are in `spans`.
-        version: what was served at `begin`, after `mark` publications.
-        finish: work at which it ends; inf while it is queued, and where it hangs.
-        last: tokens after which it ends, one way or another.
-    """
-
-    __slots__ = (
-        "admitted",
-        "answer",
-        "begin",
-        "deadline",
-        "finish",
-        "last",
-        "mark",
-        "number",
-        "partial",
-        "plan",
-        "produced",
-        "prompt",
-        "running",
-        "spans",
-        "version",
-    )
-
-    def __init__(
-        self, prompt: GenerateRequest, plan: Plan, number: int, answer: asyncio.Future[Completion], deadline: float
-    ) -> None:
-        self.prompt = prompt
-        self.plan = plan
-        self.number = number
-        self.answer = answer
-        self.deadline = deadline
-        self.spans: Spans = ()
-        self.produced = 0
-        self.admitted = self.version = self.mark = 0
-        self.begin = self.partial = 0.0
-        self.running = False
-        self.finish = math.inf
-        self.last = min(plan.fault_after, plan.tokens) if plan.fault else plan.tokens
 
 
 class ScriptedEngine:
@@ -112,13 +61,13 @@ class ScriptedEngine:
         self.longest_tokens = 0
         self.longest_seconds = 0.0
         self._script = script
-        self._answers = _answers(vocab_size)
+        self._answers = answers(vocab_size)
         self._request_timeout = request_timeout
-        self._open: dict[_Request, None] = {}
-        self._queue: deque[_Request] = deque()
+        self._open: dict[Request, None] = {}
+        self._queue: deque[Request] = deque()
         self._running = 0
         self._with_first = 0
-        self._ends: list[tuple[float, int, _Request]] = []
+        self._ends: list[tuple[float, int, Request]] = []
         self._published: list[tuple[float, int]] = []
         self._paused: PauseMode | None = None
         self._dead = False
@@ -166,7 +115,7 @@ class ScriptedEngine:
         loop = asyncio.get_running_loop()
         now = loop.time()
         plan = self._script(request, self.requests)
-        running = _Request(request, plan, self.requests, loop.create_future(), now + self._request_timeout)
+        running = Request(request, plan, self.requests, loop.create_future(), now + self._request_timeout)
         self._enter(running, now)
         try:
             return await running.answer
@@ -242,7 +191,7 @@ class ScriptedEngine:
 
     # In and out ---------------------------------------------------------------------------------------------------------
 
-    def _enter(self, request: _Request, now: float) -> None:
+    def _enter(self, request: Request, now: float) -> None:
         plan = request.plan
         seconds = plan.first + plan.tokens * plan.per_token
         self.requests += 1
@@ -263,7 +212,7 @@ class ScriptedEngine:
         self._queue.append(request)
         self._admit(now)
 
-    def _leave(self, request: _Request, now: float) -> None:
+    def _leave(self, request: Request, now: float) -> None:
         """Free what a request held, whichever way it ends."""
         del self._open[request]
         if request.running:
@@ -304,7 +253,7 @@ class ScriptedEngine:
         else:
             self._arm()
 
-    def _fail(self, request: _Request, error: EngineFault) -> None:
+    def _fail(self, request: Request, error: EngineFault) -> None:
         self._leave(request, self._now())
         if not request.answer.done():
             request.answer.set_exception(error)
@@ -342,7 +291,7 @@ class ScriptedEngine:
             self._slot_seconds += self._running * (now - self._slot_since)
         self._slot_since = now
 
-    def _schedule(self, request: _Request) -> None:
+    def _schedule(self, request: Request) -> None:
         """Note the work at which a request ends."""
         plan = request.plan
         if plan.fault == "hang":
@@ -377,14 +326,14 @@ class ScriptedEngine:
                 self._end(request)
         self._arm()
 
-    def _end(self, request: _Request) -> None:
+    def _end(self, request: Request) -> None:
         fault = request.plan.fault
         if fault == "death":
             self.die()
         elif fault == "error":
             self._fail(request, self._fault("it answered 500"))
         else:
-            spans = self._spans(request, request.last)
+            spans = request.spans_of(request.last, self._published)
             self._leave(request, self._now())
             if not request.answer.done():
                 request.answer.set_result(self._completion(request, spans))
@@ -394,44 +343,16 @@ class ScriptedEngine:
         work = self._work_at(self._now())
         running = [request for request in self._open if request.running]
         for request in running:
-            if first := request.plan.first:
-                if work >= request.begin + request.partial:  # else it is in its first seconds still, and has no more than before
-                    tokens = self._generated(request, work)
-                    since = work - request.begin - (tokens - request.produced) * request.plan.per_token
-                    request.partial = max(0.0, since) if tokens < request.last else 0.0
-                    request.spans, request.produced = self._spans(request, tokens), tokens
-                    request.version, request.mark = self.version, len(self._published)
-                request.begin = work + first - request.partial
-                request.finish = math.inf
+            if request.plan.first:
+                request.begin_anew(work, self.version, self._published)
         self._ends = []
         for request in running:
             self._schedule(request)
         heapify(self._ends)
 
-    # Tokens -------------------------------------------------------------------------------------------------------------
+    # Answers ------------------------------------------------------------------------------------------------------------
 
-    def _generated(self, request: _Request, work: float) -> int:
-        """Tokens that a request has by some work."""
-        begun = work - request.begin
-        if begun < 0:
-            return request.produced
-        pace = request.plan.per_token
-        return min(request.last, request.produced + math.floor(begun / pace + ROUNDING)) if pace > 0 else request.last
-
-    def _spans(self, request: _Request, tokens: int) -> Spans:
-        """Versions of a request's first `tokens` tokens, which are all that it has by now."""
-        published = self._published
-        if request.mark == len(published) and not request.spans:
-            return ((request.version, tokens),) if tokens else ()
-        spans, done, version = list(request.spans), request.produced, request.version
-        for moment, following in published[request.mark :]:
-            ready = min(tokens, self._generated(request, moment))
-            spans.append((version, ready - done))
-            done, version = ready, following
-        spans.append((version, tokens - done))
-        return merge_spans(spans)
-
-    def _completion(self, request: _Request, spans: Spans) -> Completion:
+    def _completion(self, request: Request, spans: Spans) -> Completion:
         prompt, plan, count = request.prompt, request.plan, request.last
         start = prompt.index if isinstance(prompt, NumberedRequest) else prompt.affinity * 31 + request.number
         token_ids, logprobs = self._answers.take(start, count)
@@ -442,29 +363,3 @@ class ScriptedEngine:
         error = EngineFault(message, origin=self.name)
         error.unreachable = unreachable
         return error
-
-
-class _Answers:
-    """Token ids that count up modulo the vocabulary, and log-probabilities of -1: views of two arrays that everybody shares."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
-        self._grow(1024)
-
-    def take(self, start: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return int32[count] from `start` on, and float32[count]; neither can be written to."""
-        start %= self._vocab_size
-        if start + count > len(self._token_ids):
-            self._grow(2 * (start + count))
-        return self._token_ids[start : start + count], self._logprobs[:count]
-
-    def _grow(self, size: int) -> None:
-        self._token_ids = (np.arange(size) % self._vocab_size).astype(np.int32)
-        self._logprobs = np.full(size, -1.0, np.float32)
-        self._token_ids.setflags(write=False)
-        self._logprobs.setflags(write=False)
-
-
-@lru_cache(maxsize=64)
-def _answers(vocab_size: int) -> _Answers:
-    return _Answers(vocab_size)
