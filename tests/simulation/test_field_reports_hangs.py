@@ -84,7 +84,7 @@ def test_12_engine_that_answers_500_in_the_middle_is_asked_again() -> None:
 @pytest.mark.parametrize(("scheduler", "on_stale"), SCHEDULES)
 @pytest.mark.parametrize("engines", [1, 3])
 def test_12_engine_that_closes_the_connection_is_left_out_until_it_is_back(scheduler: str, on_stale: str, engines: int) -> None:
-    run = facts(steps=12)
+    run = facts(steps=12, max_retries=0)
     dies = [
         EngineEvent(0, 2.5, "die"),
         EngineEvent(0, 40.0, "revive"),
