@@ -19,8 +19,8 @@ from asyncrl_group import GroupScheduler
 from asyncrl_lockstep import Lockstep
 from asyncrl_max_gap import MaxGap
 from asyncrl_none import NoBound
-from asyncrl_priority import Priority
 from asyncrl_paced import Paced
+from asyncrl_priority import Priority
 from asyncrl_reward_variance import RewardVariance
 from asyncrl_sample import SampleScheduler
 from asyncrl_single_turn import SingleTurn
