@@ -1,0 +1,125 @@
+"""A buffer with books beside it: what was put, what it holds, and how each group left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asyncrl.host import Host
+from asyncrl.rollout.verdicts import PutOutcome, Restored, State, Taken
+from asyncrl.samples import Group
+from asyncrl.testing.groups import make_group
+from asyncrl.testing.rules import broken, expect
+
+Key = Callable[[Group, float, int], Any]
+
+ORDERS: dict[str, Key] = {
+    "fifo": lambda group, score, arrival: arrival,
+    "lifo": lambda group, score, arrival: -arrival,
+    "freshest": lambda group, score, arrival: (-group.oldest_version, arrival),
+    "oldest": lambda group, score, arrival: (group.oldest_version, arrival),
+    "score": lambda group, score, arrival: (-score, arrival),
+}
+"""Orders that a buffer may promise, by the key of (group, score, number of its put); the lowest leaves first."""
+
+
+class Books:
+    """Puts and takes through a host, as core does.
+
+    Attributes:
+        held: what the buffer holds by these books, by prompt id, in the order of arrival.
+        ended: how each other group left: ``taken``, ``evicted`` or ``refused``.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.put_hook = host.one("buffer_put")
+        self.take_hook = host.one("buffer_take")
+        self.size_hook = host.one("buffer_size")
+        self.state_hook = host.one("buffer_state")
+        self.restore_hook = host.one("buffer_restore")
+        self.held: dict[int, tuple[Group, float, int]] = {}
+        self.ended: dict[int, str] = {}
+        self.arrivals = 0
+
+    def put(self, oldest: int = 0, score: float = 0.0) -> PutOutcome:
+        """Offer a new group whose oldest version is `oldest`."""
+        group = make_group(self.arrivals, oldest)
+        self.arrivals += 1
+        answer: Any = self.put_hook(group=group, score=score)
+        expect(
+            isinstance(answer, PutOutcome) and not (answer.evicted and not answer.stored),
+            promised="buffer_put answers ACCEPTED, accepted(evicted) or FULL",
+            happened=f"it answered {answer!r}",
+            fix="return one of these three, also where nothing was evicted",
+        )
+        outcome: PutOutcome = answer
+        if not outcome.stored:
+            self.ended[group.prompt_id] = "refused"
+            return outcome
+        self.held[group.prompt_id] = (group, score, group.prompt_id)
+        for evicted in outcome.evicted:
+            self._leaves(evicted, "evicted")
+        return outcome
+
+    def take(self, due: int = -1, version: int = 100) -> Group | None:
+        """Take the next group."""
+        answer = self.take_hook(version=version, due=due)
+        expect(
+            isinstance(answer, Taken) and len(answer.groups) <= 1,
+            promised="buffer_take answers taken(group) or NOTHING",
+            happened=f"it answered {answer!r}",
+            fix="return taken(group) with one group, or NOTHING, never None",
+        )
+        if not answer.groups:
+            return None
+        self._leaves(answer.groups[0], "taken")
+        group: Group = answer.groups[0]
+        return group
+
+    def first(self, key: Key, due: int = -1) -> Group | None:
+        """Return the group that is first in an order, of those that are due if there are any."""
+        due_now = [each for each in self.held.values() if each[0].oldest_version <= due]
+        in_order = sorted(due_now or self.held.values(), key=lambda each: key(*each))
+        return in_order[0][0] if in_order else None
+
+    def size(self) -> int:
+        size: int = self.size_hook()
+        return size
+
+    def state(self) -> State:
+        state: Any = self.state_hook()
+        expect(
+            isinstance(state, State),
+            promised="buffer_state answers State(groups, extra)",
+            happened=f"it answered {state!r}",
+            fix="return State(tuple of the groups held), and in `extra` what else restoring needs, as JSON data",
+        )
+        held: State = state
+        return held
+
+    def restore(self, state: State) -> Restored:
+        restored: Any = self.restore_hook(state=state)
+        expect(
+            isinstance(restored, Restored),
+            promised="buffer_restore answers Restored(left_out)",
+            happened=f"it answered {restored!r}",
+            fix="return Restored() when all fits, else Restored(tuple of what does not)",
+        )
+        answer: Restored = restored
+        return answer
+
+    def _leaves(self, group: Group, how: str) -> None:
+        known = self.held.pop(group.prompt_id, None)
+        if known is None:
+            before = self.ended.get(group.prompt_id, "never put")
+            broken(
+                promised="a group leaves the buffer once, by being taken or by being evicted",
+                happened=f"the group of prompt {group.prompt_id} was {how}, which it does not hold: it was {before}",
+                fix="remove a group from the storage in the same place in which it is handed out",
+            )
+        expect(
+            known[0] is group or known[0] == group,
+            promised="what leaves the buffer is what was put into it",
+            happened=f"the group of prompt {group.prompt_id} came back as another object with other content",
+            fix="store groups as they are; they are immutable",
+        )
