@@ -61,6 +61,7 @@ class RunFacts:
     model: str = ""
     cache_dir: str = ""
     run_dir: str = ""
+    trace_hooks: bool = False
 
     @property
     def cache_path(self) -> Path:
@@ -75,6 +76,10 @@ class Plugin:
 
     Options: ClassVar[type[PluginOptions]] = PluginOptions
     Metrics: ClassVar[type[MetricSet]] = NoMetrics
+
+    hook_api: ClassVar[int] = 1
+    """The version of the hooks (`asyncrl.hookspecs.HOOK_API`) for which the plugin was written. Write it down: one that says
+    nothing was written for 1."""
 
     slot: ClassVar[str] = ""
     """Filled in from the entry point when it is loaded."""

@@ -15,6 +15,7 @@ from asyncrl.errors import AsyncrlError, OptionError, PluginLoadError
 from asyncrl.fields import from_text, is_secret, is_switch, plain, rebase, words
 from asyncrl.run_file import Given
 from asyncrl.run_options import Contradiction, RunOptions
+from asyncrl.scrub import hide, secrets_in
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -41,7 +42,9 @@ def build(kind: type[M], given: Mapping[str, Given], key: str, what: str, origin
         dumped = plain(model, secrets=True)
         absolute = {name: rebase(info.annotation, dumped[name], Path.cwd()) for name, info in kind.model_fields.items()}
     except ValidationError as error:
-        raise _explain(error, kind, given, key, what, at) from None
+        problem = _explain(error, kind, given, key, what, at)
+        problem.message = hide(problem.message, secrets_in(kind, values))  # a validator of the plugin's own may quote what it got
+        raise problem from None
     try:
         return kind.model_validate_json(json.dumps(absolute), strict=True)
     except (ValidationError, TypeError, ValueError) as cause:

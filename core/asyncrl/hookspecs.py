@@ -5,7 +5,8 @@ A hook marked *many* is called on every active plugin of its slot. An *observer*
 an exception in it is counted, warned about once, and costs the others nothing. No hook has default arguments; none answers None
 where a value is asked for. Wrappers (`@hookimpl(wrapper=True)`) may go around synchronous slot hooks only.
 
-Where a hook runs: *controller* is the command itself; *rollout* is the rollout actor; *trainer* is each trainer rank.
+Where a hook runs: *controller* is the command itself; *rollout* is the rollout actor; *engine* is the actor that owns an engine's
+server; *trainer* is each trainer rank. `PROCESSES` says whose plugins each of them holds.
 """
 
 from __future__ import annotations
@@ -37,6 +38,17 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("asyncrl")
 hookimpl = pluggy.HookimplMarker("asyncrl")
 
+HOOK_API = 1
+"""Version of this page. A plugin says with `hook_api` for which version it was written (`Plugin`); another one is refused when it is
+loaded, with both versions.
+
+It goes up when a plugin that works would stop to: a hook is removed or renamed, loses an argument, gets another meaning or wants another
+answer; a slot gets one more hook that its plugins must implement; a name that plugins import is removed. It stays the same when something
+is added that no plugin needs: an optional hook, an observer hook, an argument (implementations leave out what they do not use), a field
+with a default. A version that goes out of use is accepted beside the new one, with a warning, for at least one minor release."""
+ACCEPTED_HOOK_APIS: tuple[int, ...] = (HOOK_API,)
+"""The versions that this asyncrl can still call, `HOOK_API` last. All but the last are warned about."""
+
 SLOT_HOOKS: dict[str, tuple[str, ...]] = {
     "task": ("task_model", "task_open", "train_prompt", "score_sample", "eval_sets", "task_close"),
     "producer": ("produce",),
@@ -64,9 +76,38 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
 """The hooks that only the slot's own plugins may implement."""
 
 OPTIONAL_HOOKS = frozenset(
-    {"check_run", "task_close", "mask_batch", "staleness_deadline", "log_start", "log_eval", "log_message", "log_end"}
+    {
+        *("check_run", "task_model", "task_close", "mask_batch", "staleness_deadline"),
+        *("log_start", "log_eval", "log_message", "log_end"),
+    }
 )
-"""Slot hooks that a plugin of the slot may leave out (and `task_model`, which has a default in `TaskPlugin`)."""
+"""Slot hooks that a plugin of the slot may leave out. Of the hooks of a slot of several, one is enough."""
+
+ANY_PLUGIN_HOOKS = ("check_run", "score_group")
+"""Hooks beside the observers' that a plugin of any slot may implement."""
+
+PROCESSES: dict[str, frozenset[str]] = {
+    "controller": frozenset(SLOT_HOOKS),
+    "rollout": frozenset({"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}),
+    "engine": frozenset({"engine", "observers"}),
+    "trainer": frozenset({"trainer", "observers"}),
+}
+"""The processes of a run, and the slots whose plugins each of them builds."""
+
+CALLED_IN: dict[str, tuple[str, ...]] = {
+    "controller": (
+        *("check_run", "task_model", "engine_needs", *SLOT_HOOKS["loggers"]),
+        *("on_run_start", "on_step", "on_weights_published", "on_checkpoint", "on_eval", "on_metrics", "on_error", "on_run_end"),
+    ),
+    "rollout": (
+        *(hook for hook in SLOT_HOOKS["task"] if hook != "task_model"),
+        *(hook for slot in ("producer", "scheduler", "buffer", "filters", "staleness", "eval") for hook in SLOT_HOOKS[slot]),
+        *("score_group", "on_run_start", "on_group_finished", "on_group_ended", "on_batch", "on_weights_published", "on_run_end"),
+    ),
+    "engine": ("engine_server",),
+    "trainer": SLOT_HOOKS["trainer"],
+}
+"""The hooks that each process calls. A plugin that is in none of a hook's processes would never be asked, so it is refused."""
 
 
 # Any plugin ---------------------------------------------------------------------------------------------------------

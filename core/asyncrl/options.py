@@ -13,6 +13,7 @@ from asyncrl.checking import build
 from asyncrl.errors import OptionError, UserError
 from asyncrl.fields import is_switch, plain
 from asyncrl.flags import CommandLine, scan
+from asyncrl.hook_checks import hook_doubts
 from asyncrl.plugins import SLOTS, Catalog, Found, PluginSpec, discover, load
 from asyncrl.run_file import SIMULATE, RunFile, read_run_file
 from asyncrl.run_options import RunOptions
@@ -89,6 +90,7 @@ class RunConfig:
             trainer_ranks=core.trainer_ranks,
             model=str(core.model or ""),
             cache_dir=str(core.cache_dir),
+            trace_hooks=core.trace_hooks,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,6 +160,7 @@ def resolve_line(line: CommandLine, file: Path | None = None, catalog: Catalog |
         given = {**choice.options, **flags.plugins.pop(key, {})}
         options = build(kind.Options, given, key, f"{found.slot} plugin {found.name!r}", origins, at=choice.origin)
         plugins.append(Selected(found, kind, options, choice.wanted))
+        notes += [f"{found}: {doubt}" for doubt in hook_doubts(found.slot, kind)]
     return RunConfig(core, simulate, tuple(plugins), tuple(notes), origins, file)
 
 

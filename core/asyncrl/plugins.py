@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import json
 import re
-import socket
-import traceback
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -130,11 +131,11 @@ def discover(path: Sequence[str] | None = None) -> Catalog:
         try:
             if "asyncrl." not in (distribution.read_text("entry_points.txt") or ""):
                 continue
-            about: Any = distribution.metadata  # unset keys answer None, which its type does not say
-            name, version, summary = about["Name"] or "unnamed", about["Version"] or "unknown", about["Summary"] or ""
+            name, version, summary = _about(distribution)
             points = list(distribution.entry_points)
         except Exception as cause:  # a broken installation is only the business of whoever selects from it
-            strays.append(f"the metadata of an installed distribution can't be read: {type(cause).__name__}: {cause}")
+            where = getattr(distribution, "_path", "an installed distribution")
+            strays.append(f"the metadata in {where} can't be read: {type(cause).__name__}: {cause}")
             continue
         if normalized(name) in seen:
             continue
@@ -152,68 +153,99 @@ def discover(path: Sequence[str] | None = None) -> Catalog:
     return Catalog(tuple(ordered), tuple(strays))
 
 
+def _about(distribution: metadata.Distribution) -> tuple[str, str, str]:
+    """Name, version and summary, from the first lines of the metadata: the parser of `importlib.metadata` takes as long as all the rest."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    lines = [line.partition(":") for line in text.partition("\n\n")[0].splitlines() if not line[:1].isspace()]
+    values = {key.lower(): value.strip() for key, _, value in lines}
+    return values.get("name") or "unnamed", values.get("version") or "unknown", values.get("summary", "")
+
+
 # Loading ----------------------------------------------------------------------------------------------------------------
 
 
 def load(found: Found) -> type[Plugin]:
     """Import a plugin and return its class, with `slot` and `name` filled in.
 
-    The class returned is a subclass made for this entry, so that one class may serve under several names.
+    The class returned is a subclass made for this entry, so that one class may serve under several names. What the import prints goes
+    to stderr: stdout is the command's own.
 
     Raises:
         PluginLoadError: naming plugin, distribution, version and target; the cause is chained.
     """
     from asyncrl.authoring import Plugin
 
-    module, _, attribute = found.target.partition(":")
+    module, _, attribute = found.target.partition("[")[0].partition(":")
+    if not attribute.strip():
+        raise PluginLoadError(f"{found} can't be loaded: its entry point names no class; right is MODULE:CLASS")
     try:
-        kind: Any = import_module(module.strip())
+        with contextlib.redirect_stdout(sys.stderr):
+            kind: Any = import_module(module.strip())
         for part in attribute.strip().split("."):
             kind = getattr(kind, part)
-    except (Exception, SystemExit) as cause:
-        error = PluginLoadError(f"{found} can't be loaded: {type(cause).__name__}: {cause}")
-        error.detail = "".join(traceback.format_exception(cause))
-        raise error from cause
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # a module may do anything, sys.exit() too
+        raise _load_error(f"{found} can't be loaded: {type(cause).__name__}: {cause}{_wanted(found)}", cause) from cause
     if not (inspect.isclass(kind) and issubclass(kind, Plugin)):
         raise PluginLoadError(f"{found} is no class derived from asyncrl.Plugin")
-    for fault in _faults(found.slot, kind):
-        raise PluginLoadError(f"{found} {fault}")
+    for fault in faults(found.slot, kind):
+        raise PluginLoadError(f"{found}: {fault}")
     members = {"slot": found.slot, "name": found.name, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), members)
 
 
-def _faults(slot: str, kind: type[Plugin]) -> Iterable[str]:
-    """What is wrong with a plugin class, as the end of a sentence."""
+def faults(slot: str, kind: type[Plugin]) -> Iterator[str]:
+    """Everything for which a plugin class is refused in a slot, each in one line."""
     from asyncrl.authoring import PluginOptions
     from asyncrl.fields import can_be_none
-    from asyncrl.hookspecs import OPTIONAL_HOOKS, SLOT_HOOKS
+    from asyncrl.hook_checks import hook_faults, missing_hooks
     from asyncrl.metrics import MetricSet
 
-    if not (inspect.isclass(kind.Options) and issubclass(kind.Options, PluginOptions)):
-        yield "has Options that do not derive from asyncrl.PluginOptions"
-        return
+    yield from hook_faults(slot, kind)
+    yield from missing_hooks(slot, kind)
     if not (inspect.isclass(kind.Metrics) and issubclass(kind.Metrics, MetricSet)):
-        yield "has Metrics that do not derive from asyncrl.MetricSet"
+        yield "its Metrics do not derive from asyncrl.MetricSet"
+    if not (inspect.isclass(kind.Options) and issubclass(kind.Options, PluginOptions)):
+        yield "its Options do not derive from asyncrl.PluginOptions"
+        return
     if kind.Options.model_config.get("extra") != "forbid" or not kind.Options.model_config.get("frozen"):
-        yield "has Options that are not frozen, or accept unknown keys"
+        yield "its Options are not frozen, or accept unknown keys"
     for option, info in kind.Options.model_fields.items():
         if not info.description:
-            yield f"has no description of its option {option!r}"
+            yield f"its option {option!r} has no description"
         if option == "name":
-            yield "has an option 'name', which is how plugins are selected"
+            yield "its option 'name' can't be: that is how plugins are selected"
         if can_be_none(info.annotation) and not info.is_required() and info.get_default(call_default_factory=True) is not None:
-            yield f"has an option {option!r} that may be None but has another default: a file could not say None"
-    hooks = implemented(kind)
-    missing = [hook for hook in SLOT_HOOKS[slot] if hook not in OPTIONAL_HOOKS and hook != "task_model" and hook not in hooks]
-    if missing and not SLOTS[slot].many:
-        yield f"does not implement {', '.join(missing)}: each needs a method of that name marked @hookimpl"
-    if not hooks:
-        yield "implements no hook: methods need the mark @hookimpl"
+            yield f"its option {option!r} may be None but has another default: a file could not say None"
 
 
 def implemented(kind: type[Plugin]) -> list[str]:
-    """Names of the methods marked as hook implementations."""
-    return [name for name, member in inspect.getmembers(kind, inspect.isfunction) if hasattr(member, "asyncrl_impl")]
+    """Names of the hooks that a class implements or wraps."""
+    from asyncrl.hook_checks import implemented, wrapped
+
+    return sorted([*implemented(kind), *wrapped(kind)])
+
+
+def _load_error(message: str, cause: BaseException) -> PluginLoadError:
+    import traceback
+
+    error = PluginLoadError(message)
+    error.detail = "".join(traceback.format_exception(cause))
+    return error
+
+
+def _wanted(found: Found) -> str:
+    """What a plugin's distribution asks of asyncrl-core, if another one is installed; its import may have failed for that."""
+    from packaging.requirements import Requirement
+
+    with contextlib.suppress(Exception):
+        have = metadata.version("asyncrl-core")
+        for line in metadata.distribution(found.distribution).requires or ():
+            wanted = Requirement(line)
+            if normalized(wanted.name) == "asyncrl-core" and not wanted.specifier.contains(have, prereleases=True):
+                return f"; {found.distribution} needs {wanted}, and {have} is installed"
+    return ""
 
 
 # Between processes --------------------------------------------------------------------------------------------------------
@@ -234,22 +266,24 @@ def build_host(specs: Sequence[PluginSpec], facts: RunFacts, slots: Collection[s
     """Build the plugins of `slots` (all by default) in this process, from what is installed here.
 
     Raises:
-        PluginMismatch: another version, or nothing, is installed here.
+        PluginMismatch: another version, or nothing, is installed here; told before any of them is imported.
         PluginLoadError: a plugin can't be imported, or its constructor raised.
     """
+    from asyncrl.hook_trace import HookTrace
     from asyncrl.host import Active, Host
 
     catalog = discover()
-    actives = []
-    for spec in specs:
-        if slots is None or spec.slot in slots:
-            kind = load(_same(spec, catalog))
-            plugin = _construct(spec, kind, facts)
-            actives.append(Active(spec.slot, spec.name, spec.distribution, spec.version, plugin))
-    return Host(actives)
+    here = [(spec, _same(spec, catalog)) for spec in specs if slots is None or spec.slot in slots]
+    actives = [
+        Active(spec.slot, spec.name, spec.distribution, spec.version, _construct(spec, load(found), facts))
+        for spec, found in here
+    ]
+    return Host(actives, HookTrace.of_run(facts, slots) if facts.trace_hooks else None)
 
 
 def _same(spec: PluginSpec, catalog: Catalog) -> Found:
+    import socket
+
     here = [
         found
         for found in catalog.of(spec.slot)
@@ -265,14 +299,23 @@ def _same(spec: PluginSpec, catalog: Catalog) -> Found:
 
 
 def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
+    from asyncrl.scrub import hide, said_by, secrets_in
+
     try:
         return kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
     except AsyncrlError:
         raise
-    except Exception as cause:
-        error = PluginLoadError(
-            f"{spec.slot} plugin {spec.name!r} ({spec.distribution} {spec.version}) can't be constructed: "
-            f"{type(cause).__name__}: {cause}"
-        )
-        error.detail = "".join(traceback.format_exception(cause))
+    except (Exception, SystemExit) as cause:
+        secrets = secrets_in(kind.Options, json.loads(spec.options))
+        where = f"{spec.slot} plugin {spec.name!r} ({spec.distribution} {spec.version})"
+        error = _load_error(hide(f"{where} can't be constructed: {said_by(cause)}", secrets), cause)
+        if secrets:  # the cause itself, and pydantic's more than others, would show them to whoever logs it
+            error.detail = hide(_frames(cause), secrets)
+            raise error from None
         raise error from cause
+
+
+def _frames(cause: BaseException) -> str:
+    import traceback
+
+    return "".join(["Traceback (most recent call last):\n", *traceback.format_tb(cause.__traceback__)])

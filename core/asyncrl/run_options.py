@@ -110,6 +110,12 @@ class RunOptions(BaseModel):
         "`asyncrl simulate`; 0 is off.",
     )
 
+    trace_hooks: bool = Field(
+        False,
+        description="Whether every hook call is written down with plugin, arguments in short, answer and duration: to hooks/ in the run's "
+        "directory, one file a process; by a simulation to stderr.",
+    )
+
     # Patience
     publish_timeout: float = Field(120.0, gt=0, description="Seconds that a publication may take.")
     request_timeout: float = Field(600.0, gt=0, description="Seconds that one generation request may take.")

@@ -12,6 +12,7 @@ import aiohttp
 
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import EngineError, ResourceError
+from asyncrl.hookspecs import PROCESSES
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.engine import EnginePlace, ServerSpec
 from asyncrl.runtime import child
@@ -32,7 +33,7 @@ class EngineActor:
     """A Ray actor; everything it starts ends with it, whatever ends it."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
-        self._host = build_host(specs, facts, slots={"engine"})
+        self._host = build_host(specs, facts, slots=PROCESSES["engine"])
         self._process: subprocess.Popen[bytes] | None = None
         self._log_file = Path()
 

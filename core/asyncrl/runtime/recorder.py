@@ -39,7 +39,7 @@ class Recorder(Plugin):
         """Return the host with this observer in it, unless it has nothing to record."""
         if not self._left:
             return host
-        return Host([*host.actives, Active("observers", "recorder", "asyncrl-core", asyncrl.__version__, self)])
+        return Host([*host.actives, Active("observers", "recorder", "asyncrl-core", asyncrl.__version__, self)], host.trace)
 
     @hookimpl
     def on_group_finished(self, group: Group) -> None:

@@ -14,6 +14,7 @@ import ray
 from asyncrl.authoring import RunFacts
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.evaluation.sets import RunEvalSets
+from asyncrl.hookspecs import PROCESSES
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient, make_session
@@ -24,7 +25,6 @@ from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.recorder import Recorded, Recorder
 
 ENGINES_LOST_SECONDS = 30.0
-SLOTS = {"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RolloutActor:
         logger = logging.getLogger("asyncrl")
         logger.addHandler(self._messages)
         logger.setLevel(logging.INFO)
-        self._host = build_host(specs, facts, slots=SLOTS)
+        self._host = build_host(specs, facts, slots=PROCESSES["rollout"])
 
     async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
         """Connect to the engines and open the task; return each engine's weight digest."""

@@ -99,8 +99,11 @@ class _Run:
         logging.getLogger("asyncrl").setLevel(logging.INFO)
         if self._facts.model:
             self._model = Path(self._facts.model)
-        else:
+        elif self._host.has("task_model"):
             self._model = self._host.one("task_model")(cache_dir=self._facts.cache_path)
+        else:
+            task = self._host.active("task")
+            raise OptionError(f"{task} has no model of its own", origin="model", remedy="name a Hugging Face directory")
         self._vocab_size = _read_vocab_size(self._model)
         self._facts = replace(self._facts, model=str(self._model))
         size = sum(path.stat().st_size for path in self._model.glob("*.safetensors"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import ray
 
 from asyncrl.authoring import RunFacts
+from asyncrl.hookspecs import PROCESSES
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.training.interfaces import (
     Exported,
@@ -27,7 +28,7 @@ class TrainerActor:
     """Collective calls run one after the other in one thread; `leave_weight_group` has a thread of its own."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
-        self._host = build_host(specs, facts, slots={"trainer"})
+        self._host = build_host(specs, facts, slots=PROCESSES["trainer"])
 
     def rendezvous(self) -> tuple[str, int]:
         """Return this node's address and a free port on it, for rank 0."""

@@ -202,7 +202,7 @@ def prepare(config: RunConfig) -> Scenario:
 
 def _host(config: RunConfig, facts: RunFacts, recorded: tuple[RecordedGroup, ...]) -> Host:
     plugins = build_host(config.specs, facts, slots=REAL_SLOTS)
-    return simulation_host(plugins.actives, ScriptedTask(facts, recorded=recorded))
+    return simulation_host(plugins.actives, ScriptedTask(facts, recorded=recorded), plugins.trace)
 
 
 def load_factor(slowdown: float, slots: int, running: int) -> float:

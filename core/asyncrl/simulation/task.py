@@ -9,6 +9,7 @@ import numpy as np
 
 from asyncrl.authoring import Plugin, PluginOptions, RunFacts
 from asyncrl.evaluation.records import EvalSet
+from asyncrl.hook_trace import HookTrace
 from asyncrl.hookspecs import hookimpl
 from asyncrl.host import Active, Host
 from asyncrl.samples import Prompt, Sample, Score
@@ -69,12 +70,12 @@ class ScriptedTask(Plugin):
         return float(uniform(self.run.seed, prompt_id, index) < chance)
 
 
-def simulation_host(actives: Iterable[Active], task: Plugin) -> Host:
+def simulation_host(actives: Iterable[Active], task: Plugin, trace: HookTrace | None = None) -> Host:
     """Return the host of a simulation: the given plugins of the slots in `REAL_SLOTS`, first-party or not, and `task` in place of the
-    task. Plugins of the other slots (engine, trainer, eval, loggers, and the task's own) are left out.
+    task. Plugins of the other slots (engine, trainer, eval, loggers, and the task's own) are left out. `trace` writes their calls down.
 
     Raises:
         PluginLoadError: a hook is missing, unknown, doubled, or of the wrong kind.
     """
     real = [active for active in actives if active.slot in REAL_SLOTS]
-    return Host([Active("task", task.name, "asyncrl-core", "", task), *real])
+    return Host([Active("task", task.name, "asyncrl-core", "", task), *real], trace)
