@@ -38,7 +38,7 @@ def test_the_last_places_are_kept_for_groups_in_flight_at_their_deadline() -> No
     assert kept.call(5, 2, {5: 4}, ()) == Call(due=3)
     assert kept.call(5, 1, {5: 4}, ()) == Call(due=3, only=True)
     kept.ended(3)
-    assert kept.call(5, 1, {5: 4}, ()) == Call()
+    assert kept.call(5, 1, {5: 4}, ()) == Call(due=3)
 
 
 def test_places_are_kept_for_a_later_deadline_whose_batches_would_not_suffice() -> None:
@@ -46,7 +46,7 @@ def test_places_are_kept_for_a_later_deadline_whose_batches_would_not_suffice() 
     kept = claims()
     for _ in range(3):
         kept.started(4)
-    assert kept.call(5, 2, {5: 2}, ()) == Call()
+    assert kept.call(5, 2, {5: 2}, ()) == Call(due=3)
     assert kept.call(5, 1, {5: 2}, ()) == Call(due=4, only=True)
 
 

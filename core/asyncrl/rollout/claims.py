@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import PluginFailed
@@ -47,7 +49,8 @@ class Claims:
         self.batches_of_version = facts.publish_interval
         self.steps_left = facts.steps
         self._facts = facts
-        self._deadlines: dict[int, Deadline] = {}
+        self._deadline = lru_cache(maxsize=1024)(self._ask_deadline)
+        self._due_at = _DueAt(-1, ANY, False)
         self._ask: Callable[..., Deadline] | None = None
         if host.has("staleness_deadline"):
             self._ask = host.one("staleness_deadline")
@@ -87,35 +90,50 @@ class Claims:
         """
         if self._ask is None:
             return ANY
+        if version != self._due_at.version:
+            self._due_at = _DueAt(version, Call(self._due(version)), self._deadline(version).waits)
+        if not self._due_at.waits:
+            return self._due_at.call
+        return self._kept(version, room, held, waiting)
+
+    def _kept(self, version: int, room: int, held: Mapping[int, int], waiting: Iterable[int]) -> Call:
         outstanding = dict(held)
         for oldest in waiting:
             outstanding[oldest] = outstanding.get(oldest, 0) + 1
         for started, count in self.in_flight.items():
             outstanding[started] = outstanding.get(started, 0) + count
-        claimed, due, saturated = 0, NONE_DUE, None
+        claimed, saturated, due = 0, 0, NONE_DUE
         for oldest in sorted(outstanding):
-            deadline = self._deadline(oldest)
-            if saturated is not None and deadline.version > saturated:
-                return Call(due, only=True)
-            if deadline.version <= version or saturated is not None:
-                due = oldest
-            if deadline.version < version:  # too late whatever happens: it is refused when it is taken, and nobody waits for it
+            deadline = self._deadline(oldest).version
+            if deadline < version:  # too late whatever happens: it is refused when it is taken, and nobody waits for it
                 continue
+            if due != NONE_DUE and deadline > saturated:
+                break
             claimed += outstanding[oldest]
-            batches_after = self.batches_of_version - 1 + (deadline.version - version) * self._facts.publish_interval
+            batches_after = self.batches_of_version - 1 + (deadline - version) * self._facts.publish_interval
             run_goes_on = batches_after + 1 < self.steps_left
-            if deadline.waits and run_goes_on and claimed >= room + batches_after * self._facts.batch_size:
-                due, saturated = oldest, deadline.version
-        return Call(due, only=saturated is not None)
+            if due != NONE_DUE or (run_goes_on and claimed >= room + batches_after * self._facts.batch_size):
+                due, saturated = oldest, deadline
+        return self._due_at.call if due == NONE_DUE else Call(due, only=True)
 
-    def _deadline(self, oldest: int) -> Deadline:
-        known = self._deadlines.get(oldest)
-        if known is None:
-            assert self._ask is not None
-            known = self._ask(oldest=oldest)
-            if not isinstance(known, Deadline) or known.version < oldest:
-                raise PluginFailed(
-                    f"{self._owner} answered staleness_deadline({oldest}) with {known!r}; right is a Deadline of that version or later"
-                )
-            self._deadlines[oldest] = known
-        return known
+    def _due(self, version: int) -> int:
+        """Return the newest version whose groups have reached their deadline at `version`; deadlines never decrease."""
+        return bisect_right(range(version + 1), version, key=lambda oldest: self._deadline(oldest).version) - 1
+
+    def _ask_deadline(self, oldest: int) -> Deadline:
+        assert self._ask is not None
+        answer = self._ask(oldest=oldest)
+        if not isinstance(answer, Deadline) or answer.version < oldest:
+            raise PluginFailed(
+                f"{self._owner} answered staleness_deadline({oldest}) with {answer!r}; right is a Deadline of that version or later"
+            )
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _DueAt:
+    """What is called first when the trainer is about to improve `version`, and whether it waits for groups that would become too old."""
+
+    version: int
+    call: Call
+    waits: bool
