@@ -1,34 +1,83 @@
-"""`asyncrl plugins list` and `asyncrl plugins info NAME`: what is installed, and what one plugin offers."""
+"""`asyncrl plugins`: lists what is installed and shows what one plugin offers; makes, tests and checks plugins."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib import import_module
+from typing import TypeVar
 
 from asyncrl.cli.main import Parser
 from asyncrl.errors import UnknownPlugin
 from asyncrl.plugins import SLOTS, Catalog, Found, discover, implemented, load, normalized
 
+Number = TypeVar("Number", int, float)
+
+NAME_HELP = "NAME, SLOT:NAME or DISTRIBUTION:NAME"
+NEW = "Writes the folder asyncrl-plugin-NAME: a plugin in one file, its tests, pyproject.toml and README. It works as it stands."
+TEST = "Exit code: 0 every rule is kept, 1 one is broken, 2 something written is wrong, 3 the plugin can't be loaded."
+CHECK = """Each import has a process of its own. Exit code: 0 all is well; 3 a plugin is broken, incompatible, stale (not what the folder
+has from which it was installed) or a stray, or two offer the same name."""
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Print what was asked for. Returns 0."""
-    parser = Parser(prog="asyncrl plugins", description="Installed plugins. Listing imports none of them.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    lister = commands.add_parser("list", help="every installed plugin, by slot", prog="asyncrl plugins list")
-    lister.add_argument("--json", action="store_true", help="as JSON, with each plugin's target")
-    about = commands.add_parser("info", help="options, metrics and hooks of one plugin", prog="asyncrl plugins info")
-    about.add_argument("name", help="NAME, SLOT:NAME or DISTRIBUTION:NAME")
-    parsed = parser.parse_args(arguments)
+    """Do what was asked for and return the exit code."""
+    parsed = _parser().parse_args(arguments)
+    if parsed.command in ("new", "test", "check"):
+        code: int = import_module(f"asyncrl.cli.{parsed.command}").run(parsed)
+        return code
     catalog = discover()
     if parsed.command == "info":
-        print("\n\n".join(describe(found) for found in matching(catalog, parsed.name)))
+        print("\n\n".join(describe(found) for found in matching(catalog, parsed.name, "asyncrl plugins info")))
     elif parsed.json:
         print(json.dumps([{**asdict(found), "default": is_default(found)} for found in catalog.plugins], indent=2))
     else:
         print(table(catalog))
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="asyncrl plugins", description="Installed plugins, and new ones. Listing imports none of them.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    def add(command: str, help: str, description: str = "") -> Parser:
+        return commands.add_parser(command, help=help, description=description or None, prog=f"asyncrl plugins {command}")
+
+    lister = add("list", "every installed plugin, by slot")
+    lister.add_argument("--json", action="store_true", help="as JSON, with each plugin's target")
+    about = add("info", "options, metrics and hooks of one plugin")
+    about.add_argument("name", help=NAME_HELP)
+    new = add("new", "write a distribution with a plugin that works, to start from", NEW)
+    new.add_argument("slot", help=f"one of {', '.join(SLOTS)}")
+    new.add_argument("name", help="the plugin's name: lower-case words of letters and digits, with dashes between them")
+    new.add_argument("--path", default=".", help="folder in which asyncrl-plugin-NAME is made; default: this one")
+    new.add_argument("--force", action="store_true", help="take the name although an installed plugin has it")
+    test = add("test", "run the tests of the plugin's slot on it", TEST)
+    test.add_argument("name", help=NAME_HELP)
+    test.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="an option to build the plugin with")
+    test.add_argument(
+        "--declare", action="append", default=[], metavar="ATTRIBUTE=VALUE", help="what the plugin promises its suite"
+    )
+    test.add_argument("-k", metavar="EXPRESSION", help="only the rules whose names match, as pytest has it")
+    check = add("check", "import every installed plugin and compare it with its source", CHECK)
+    check.add_argument("--json", action="store_true", help="as JSON, with the seconds of each import and all tracebacks")
+    check.add_argument("--timeout", type=_positive(float), default=60.0, help="seconds that one import may take; default 60")
+    jobs = min(4, os.cpu_count() or 1)
+    check.add_argument("--jobs", type=_positive(int), default=jobs, help=f"imports at the same time; default {jobs}")
+    return parser
+
+
+def _positive(kind: type[Number]) -> Callable[[str], Number]:
+    def read(text: str) -> Number:
+        if (value := kind(text)) <= 0:
+            raise ValueError
+        return value
+
+    read.__name__ = "positive number"  # argparse puts it into its message
+    return read
 
 
 def is_default(found: Found) -> bool:
@@ -49,7 +98,7 @@ def table(catalog: Catalog) -> str:
     return "\n".join(line.rstrip() for line in [*lines, *(f"! {stray}" for stray in catalog.strays)])
 
 
-def matching(catalog: Catalog, wanted: str) -> list[Found]:
+def matching(catalog: Catalog, wanted: str, command: str) -> list[Found]:
     """Return every plugin that `wanted` may mean: a name can live in several slots and distributions.
 
     Raises:
@@ -64,7 +113,7 @@ def matching(catalog: Catalog, wanted: str) -> list[Found]:
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UnknownPlugin(
         f"no plugin {wanted!r} is installed{hint}",
-        origin="asyncrl plugins info",
+        origin=command,
         remedy=f"installed: {', '.join(names)}" if names else "nothing is installed",
     )
 

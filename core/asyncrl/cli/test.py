@@ -1,0 +1,122 @@
+"""`asyncrl plugins test NAME`: runs the suite of the plugin's slot, without a line of its author's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asyncrl.checking import build, hint
+from asyncrl.cli.plugins import matching
+from asyncrl.errors import OptionError, PluginError, UserError
+from asyncrl.fields import plain
+from asyncrl.plugins import Found, discover, load
+from asyncrl.run_file import Given
+
+if TYPE_CHECKING:
+    from asyncrl.testing.base import BaseSuite
+
+COMMAND = "asyncrl plugins test"
+ALL_PASSED, SOME_FAILED, INTERRUPTED, NONE_CHOSEN = 0, 1, 2, 5
+"""Exit codes of pytest."""
+PYTEST = "import json, sys; sys.path[:], arguments = json.loads(sys.argv[1]); import pytest; sys.exit(pytest.main(arguments))"
+"""Runs pytest with this process's own import path, so that it sees the same plugins."""
+
+
+def run(arguments: Namespace) -> int:
+    """Run the suite of each plugin that the name means; returns 0 when every rule is kept, 1 when one is broken.
+
+    Raises:
+        UserError: pytest is not installed, no such plugin is, or an option or attribute is wrong.
+        PluginError: the plugin can't be loaded, or ended the process.
+    """
+    plugins = matching(discover(), arguments.name, COMMAND)
+    if len(plugins) > 1 and (arguments.set or arguments.declare):
+        choices = " or ".join(f"{found.slot}:{found.name}" for found in plugins)
+        raise UserError(f"{arguments.name!r} means several plugins", origin=COMMAND, remedy=f"write {choices}")
+    _need("pytest", "hypothesis")
+    source = "from asyncrl.testing import SUITES\n"
+    for found in plugins:
+        source += suite_source(found, read_options(found, arguments.set), read_attributes(found, arguments.declare))
+    with tempfile.TemporaryDirectory(prefix="asyncrl-suite-") as folder:
+        file = Path(folder, f"test_{plugins[0].name.replace('-', '_')}.py")
+        file.write_text(source, encoding="utf-8")
+        settings = Path(folder, "pytest.ini")
+        settings.write_text("[pytest]\n")
+        flags = ["--config-file", str(settings), "--rootdir", folder, "-p", "no:cacheprovider", "--no-header", "-v"]
+        code = _pytest([*flags, *(("-k", arguments.k) if arguments.k else ()), str(file)])
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code == NONE_CHOSEN:
+        raise OptionError(f"no rule's name matches {arguments.k!r}", origin=f"{COMMAND} -k")
+    if code < 0:
+        raise PluginError(f"{plugins[0]} ended the process of its tests by signal {-code}")
+    return SOME_FAILED if code else ALL_PASSED
+
+
+def suite_source(found: Found, options: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
+    """Return the class that an author would write."""
+    lines = [f"plugin = {f'{found.distribution}:{found.name}'!r}"]
+    lines += [f"options = {dict(options)!r}"] if options else []
+    lines += [f"{name} = {value!r}" for name, value in attributes.items()]
+    title = f"Test{''.join(word.capitalize() for word in found.name.split('-'))}{found.slot.capitalize()}"
+    return f"\n\nclass {title}(SUITES[{found.slot!r}]):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def read_options(found: Found, written: Sequence[str]) -> dict[str, Any]:
+    """Return the plugin's options among OPTION=VALUE texts, as JSON data. Raises `OptionError`; `PluginLoadError` if it can't be loaded."""
+    kind = load(found)
+    texts: dict[str, list[str]] = {}
+    for name, value in _pairs(written, "--set"):
+        texts.setdefault(name.replace("-", "_"), []).append(value)
+    given = {name: Given(values, f"--set {name}", Path.cwd(), text=True) for name, values in texts.items()}
+    values: dict[str, Any] = plain(build(kind.Options, given, "", str(found), {}), secrets=True) if given else {}
+    return {name: values[name] for name in given}
+
+
+def read_attributes(found: Found, written: Sequence[str]) -> dict[str, Any]:
+    """Return the suite's attributes among ATTRIBUTE=VALUE texts; a value is JSON, else text. Raises `OptionError`."""
+    from asyncrl.testing import SUITES
+
+    known = attributes_of(SUITES[found.slot])
+    values = {}
+    for name, text in _pairs(written, "--declare"):
+        if name not in known:
+            message = f"the suite of {found.slot} has no attribute {name!r}"
+            raise OptionError(message, origin="--declare", remedy=hint(name, known, "", otherwise=f"it has {', '.join(known)}"))
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+def attributes_of(suite: type[BaseSuite]) -> list[str]:
+    """What the author of a plugin may set in a suite, beside the plugin and its options."""
+    names = {name: None for kind in suite.__mro__ for name in vars(kind).get("__annotations__", {})}
+    return [name for name in names if name not in ("slot", "plugin", "options") and not name.startswith("_")]
+
+
+def _pairs(written: Sequence[str], flag: str) -> list[tuple[str, str]]:
+    for text in written:
+        if not text.partition("=")[0] or "=" not in text:
+            raise OptionError(f"got {text!r}, wants NAME=VALUE", origin=flag)
+    return [(text.partition("=")[0], text.partition("=")[2]) for text in written]
+
+
+def _need(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"{package} is not installed", origin=COMMAND, remedy="pip install 'asyncrl-core[testing]'")
+
+
+def _pytest(arguments: list[str]) -> int:
+    sys.stdout.flush()
+    return subprocess.run([sys.executable, "-P", "-c", PYTEST, json.dumps([sys.path, arguments])]).returncode
