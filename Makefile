@@ -6,12 +6,13 @@ TORCH := $(shell grep '^torch==' requirements/constraints.txt)
 PLUGINS := $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/*/pyproject.toml)))
 DISTRIBUTIONS := core $(PLUGINS) .
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt
+SITE = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/doctrees . build/site
 
 # One thread a process: a second one beside a busy neighbour only spins.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs figures clean
+.PHONY: help setup demo test check bench docs site figures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -24,17 +25,21 @@ demo: setup  ## train the small embedded model: held-out accuracy rises to 95 % 
 test: setup  ## run every test, those of the plugins too
 	$(BIN)/python -m pytest -q
 
-check: setup  ## format, lint, types, generated docs
+check: setup  ## format, lint, types, generated docs, the site and its links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
+	$(SITE)
 
 bench: setup  ## measure against the alternatives; writes benchmarks/results.json
 	$(BIN)/python benchmarks/run.py
 
 docs: setup  ## write the generated reference pages again
 	$(BIN)/python docs/generate.py
+
+site: setup  ## build the documentation's site in build/site; a warning or a dead link is an error
+	$(SITE)
 
 figures: setup  ## run the simulations of docs/scheduling.md again
 	$(BIN)/python docs/figures.py

@@ -179,20 +179,3 @@ def test_every_example_resolves_and_is_the_same_when_written_again(file: Path, t
     assert tomllib.loads(again.read_text())["steps"] == config.core.steps
     assert resolve(again, []).specs == config.specs
     assert config.notes == ()
-
-
-def documented() -> list[tuple[str, str]]:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("plugins/*/*/README.md")]
-    found = []
-    for page in sorted(set(pages)):
-        for line in re.findall(r"^(?:\$ )?(?:\.venv/bin/)?(asyncrl train \S.*?)(?: +#.*)?$", page.read_text(), re.MULTILINE):
-            found.append((str(page.relative_to(ROOT)), line))
-    return found
-
-
-@pytest.mark.parametrize(("page", "line"), documented())
-def test_every_documented_training_command_resolves(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field report 40: flags, options and values exist. Files that a reader has to write are left out."""
-    monkeypatch.chdir(ROOT)
-    arguments = [argument for argument in shlex.split(line)[2:] if argument != "--help"]
-    resolve(None, [argument for argument in arguments if not argument.endswith(".toml") or Path(argument).exists()])
