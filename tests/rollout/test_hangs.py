@@ -14,7 +14,10 @@ from asyncrl import (
     Sample,
     SampleDone,
     Sampler,
+    Verdict,
+    drop,
     hookimpl,
+    retry,
 )
 from asyncrl.errors import DeadlineExceeded, PluginFailed, RequestFailed, RunError, Stopped
 from asyncrl.rollout.engine import GenerateRequest
@@ -141,3 +144,23 @@ def test_when_every_request_is_refused_the_run_ends_with_the_reason(on_unused: s
 
     with pytest.raises(RunError, match="the last 16 groups all failed, .*401 tokens"):
         run_virtual(take())
+
+
+@pytest.mark.parametrize("on_stale", ["drop", "retry"])
+def test_a_run_whose_groups_all_end_untrained_ends_and_says_why(on_stale: str) -> None:
+    """A filter that refuses everything, or a policy that keeps nothing: the engines are busy, and nothing ever comes of it."""
+
+    class RefusesAll(Plugin):
+        @hookimpl
+        def judge_group(self, group: Group) -> Verdict:
+            return drop("never_good")
+
+    class TooOld(Plugin):
+        @hookimpl
+        def judge_staleness(self, group: Group, version: int) -> Verdict:
+            return drop("ancient") if on_stale == "drop" else retry("ancient")
+
+    run = facts(steps=3, max_retries=2)
+    for plugin, reason in ((("filters", RefusesAll, {}), "never_good"), (("staleness", TooOld, {}), "ancient")):
+        with pytest.raises(RunError, match=rf"the batch of step 1, 4000 groups ended untrained \({reason} 4000\), and 0 of 4"):
+            simulate(run, host(run, plugin), limit=1e9)

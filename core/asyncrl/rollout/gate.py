@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
@@ -23,6 +23,8 @@ log = logging.getLogger("asyncrl")
 
 FAILED_BATCHES = 8
 """So many batches of failed groups in a row end the run."""
+HOPELESS_BATCHES = 1000
+"""So many batches of groups that end untrained while the trainer waits for one batch end the run."""
 
 REWARD = attrgetter("reward")
 PROMPT_ID = attrgetter("prompt.prompt_id")
@@ -72,6 +74,7 @@ class Gate:
         self._is_observed = host.has("on_group_finished")
         self._rewards: list[float] = []
         self._failures_in_a_row = 0
+        self._lost: Counter[str] = Counter()
         self._empty_wait = Wait(wait_warning, self._trainer_waits)
         self._full_wait = Wait(wait_warning, self._producer_waits)
         self._arrival: asyncio.Future[None] | None = None
@@ -117,6 +120,7 @@ class Gate:
         tokens = self._ledger.drop(prompt_id, reason)
         self._metrics.dropped.add(1, reason)
         self._wasted(tokens, reason, group)
+        self._count_lost(reason)
         self._host.observe("on_group_ended", prompt_id=prompt_id, fate=reason, tokens=tokens)
 
     async def take_groups(self, version: int, wanted: str) -> list[Group]:
@@ -133,6 +137,7 @@ class Gate:
             raise RuntimeError("a batch is being taken already")
         self.trainer_waiting, self._wanted = True, wanted
         self._stuck_before = None
+        self._lost.clear()
         self._empty_wait.begin()
         try:
             self.on_change()
@@ -275,7 +280,23 @@ class Gate:
             return
         self._metrics.issued_again.add(1, reason)
         self._wasted(self._ledger.issue_again(prompt_id, reason), reason, group)
+        self._count_lost(reason)
         self.on_change()
+
+    def _count_lost(self, reason: str) -> None:
+        """End the run when it would go on for ever, with groups that end untrained."""
+        if not self.trainer_waiting:
+            return
+        self._lost[reason] += 1
+        lost = self._lost.total()
+        if lost >= HOPELESS_BATCHES * self._facts.batch_size:
+            reasons = ", ".join(f"{reason} {count}" for reason, count in self._lost.most_common())
+            self.fail(
+                RunError(
+                    f"while the trainer waited for {self._wanted}, {lost} groups ended untrained ({reasons}), and "
+                    f"{len(self.batch)} of {self._facts.batch_size} were kept"
+                )
+            )
 
     def _wasted(self, tokens: int, reason: str, group: Group | None) -> None:
         if tokens:
