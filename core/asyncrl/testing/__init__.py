@@ -17,9 +17,17 @@ if TYPE_CHECKING:
     from asyncrl.testing.base import BaseSuite
 
 _SUITES = {
+    "task": ("TaskSuite", "task"),
+    "producer": ("ProducerSuite", "producer"),
     "scheduler": ("SchedulerSuite", "scheduler"),
     "buffer": ("BufferSuite", "buffer"),
+    "filters": ("FilterSuite", "filters"),
     "staleness": ("StalenessSuite", "staleness"),
+    "engine": ("EngineSuite", "engine"),
+    "trainer": ("TrainerSuite", "trainer"),
+    "eval": ("EvalSuite", "eval"),
+    "loggers": ("LoggerSuite", "logger"),
+    "observers": ("ObserverSuite", "observer"),
 }
 """Suite of each slot and the module that has it."""
 

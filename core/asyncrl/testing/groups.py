@@ -43,6 +43,29 @@ def make_group(
     return Group(prompt, (first, *(make_sample((oldest,), tokens=tokens, reward=reward) for reward in rewards[1:])))
 
 
+def same_prompt(one: Prompt, other: Prompt) -> bool:
+    """Whether two prompts say the same; `==` can't compare their arrays."""
+    return one is other or (
+        one.prompt_id == other.prompt_id and np.array_equal(one.token_ids, other.token_ids) and one.data == other.data
+    )
+
+
+def same_group(one: Group, other: Group) -> bool:
+    """Whether two groups hold the same samples of the same prompt."""
+    return one is other or (
+        same_prompt(one.prompt, other.prompt)
+        and len(one.samples) == len(other.samples)
+        and all(_same_sample(*pair) for pair in zip(one.samples, other.samples, strict=True))
+    )
+
+
+def _same_sample(one: Sample, other: Sample) -> bool:
+    arrays = ("token_ids", "logprobs", "loss_mask")
+    return (one.spans, one.status, one.reward) == (other.spans, other.status, other.reward) and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays
+    )
+
+
 def idle_load(run: RunFacts) -> LoadView:
     """Return the load of a run that has just begun: nothing is in flight and the trainer waits for its first batch."""
     return LoadView(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 
 import pytest
 
-from asyncrl import hookspecs
 from asyncrl.errors import AsyncrlError
 from asyncrl.fields import plain
+from asyncrl.hook_checks import hook_doubts
 from asyncrl.plugins import SLOTS
 from asyncrl.testing.probing import HEAVY, Probed, probe, probe_again
 from asyncrl.testing.reach import Reach
@@ -29,27 +28,22 @@ class InstallRules(Reach):
         """The entry point names a class derived from `Plugin`, with its options, metrics and the slot's hooks in order."""
         self._reached("loaded", f"what the entry point {self.plugin!r} names can be imported and is a plugin")
 
+    def test_its_hooks_match_their_specifications(self) -> None:
+        """Every marked method is a hook of its slot, with the arguments and the kind of function that its specification has."""
+        self._reached("hooked", "hooks are implemented as asyncrl.hookspecs declares them")
+
     def test_its_options_build_it(self) -> None:
         """The default options, or those of the suite, are valid, and the constructor takes them."""
         self._reached("built", "a plugin is made of its options and the facts of a run, and of nothing else")
 
-    def test_its_hooks_match_their_specifications(self) -> None:
-        """Every marked method is a hook, with the arguments and the kind of function that its specification has."""
-        self._reached("registered", "hooks are implemented as asyncrl.hookspecs declares them")
-
-    def test_no_hook_lacks_its_mark(self) -> None:
-        """A method with the name of a hook is marked `@hookimpl`; without the mark it would never be called."""
-        kind = self.ready().kind
-        unmarked = [
-            name
-            for name, member in inspect.getmembers(kind, inspect.isroutine)
-            if hasattr(getattr(hookspecs, name, None), "asyncrl_spec") and not hasattr(member, "asyncrl_impl")
-        ]
+    def test_no_method_is_nearly_a_hook(self) -> None:
+        """No public method without the mark is spelled nearly like a hook: it would never be called. Nor is its hook API an old one."""
+        doubts = hook_doubts(self.slot, self.ready().kind)
         expect(
-            not unmarked,
-            promised="a method that has the name of a hook implements it",
-            happened=f"{kind.__name__}.{', '.join(unmarked)} has no mark, so core would never call it",
-            fix="write @hookimpl above the method, or rename it",
+            not doubts,
+            promised="a public method that is spelled like a hook is one",
+            happened="; ".join(doubts),
+            fix="spell the hook as in asyncrl.hookspecs and mark it @hookimpl, or begin a helper's name with an underscore",
         )
 
     def test_importing_it_imports_nothing_heavy(self) -> None:

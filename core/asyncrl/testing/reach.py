@@ -34,7 +34,7 @@ class Reach:
     max_import_ratio: ClassVar[float] = 2000.0
     rare_metrics: ClassVar[Mapping[str, str]] = {}
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    examples: ClassVar[int] = 50
+    examples: ClassVar[int] = 40
 
     # For the rules ----------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from asyncrl.authoring import Plugin, PluginOptions, RunFacts
 from asyncrl.checking import build
 from asyncrl.errors import AsyncrlError
 from asyncrl.fields import plain
+from asyncrl.hook_checks import hook_faults
 from asyncrl.host import Active, Host
 from asyncrl.plugins import Found, PluginSpec, discover, load
 from asyncrl.run_file import Given
@@ -19,8 +22,8 @@ from asyncrl.run_file import Given
 STAGES = {
     "installed": "test_it_is_installed_under_its_name",
     "loaded": "test_it_loads",
+    "hooked": "test_its_hooks_match_their_specifications",
     "built": "test_its_options_build_it",
-    "registered": "test_its_hooks_match_their_specifications",
 }
 """Each stage with the rule that fails when it can't be reached."""
 
@@ -41,6 +44,7 @@ class Ready:
 
     found: Found
     kind: type[Plugin]
+    checked: dict[str, PluginOptions] = field(default_factory=dict, compare=False, repr=False)
 
     def options(self, given: Mapping[str, Any]) -> PluginOptions:
         """Return checked options, made as a run file's are. Raises `AsyncrlError`."""
@@ -88,19 +92,39 @@ def _get_ready(slot: str, wanted: str) -> Ready | NotReady:
     try:
         return Ready(found, load(found))
     except AsyncrlError as cause:
-        return NotReady("loaded", cause)
+        return NotReady("hooked" if _hooks_are_wrong(found) else "loaded", cause)
+
+
+def _hooks_are_wrong(found: Found) -> bool:
+    """Whether a class that does not load is one whose hooks are at fault."""
+    module, _, attribute = found.target.partition(":")
+    try:
+        kind: Any = import_module(module.strip())
+        for part in attribute.strip().split("."):
+            kind = getattr(kind, part)
+        return inspect.isclass(kind) and issubclass(kind, Plugin) and any(True for _ in hook_faults(found.slot, kind))
+    except (Exception, SystemExit):
+        return False
 
 
 def made(one: Ready, given: Mapping[str, Any], run: RunFacts) -> Plugin:
-    """Return a plugin that a host accepts. Raises `NotReady` for the stage at which that fails."""
+    """Return a plugin that a host accepts; that it does is looked at once for each set of options, because rules build many.
+
+    Raises:
+        NotReady: for the stage at which that fails.
+    """
+    key = repr(sorted(given.items()))
+    options = one.checked.get(key)
     try:
-        plugin = one.build(one.options(given), run)
+        plugin = one.build(options or one.options(given), run)
     except Exception as cause:
         raise NotReady("built", cause) from cause
-    try:
-        Host([one.active(plugin)])
-    except AsyncrlError as cause:
-        raise NotReady("registered", cause) from cause
+    if options is None:
+        try:
+            Host([one.active(plugin)])
+        except AsyncrlError as cause:
+            raise NotReady("hooked", cause) from cause
+        one.checked[key] = plugin.options
     return plugin
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.authoring import Plugin, RunFacts
+from asyncrl.hook_checks import implemented
 from asyncrl.host import Active, Host
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.pool import EnginePool
@@ -19,7 +20,7 @@ from asyncrl.simulation.script import EngineEvent, Fault, Plan
 from asyncrl.simulation.task import ScriptedTask, simulation_host
 from asyncrl.testing.fakes import HELPERS, STANDARD, stand_in
 
-LIMIT = 100_000.0
+LIMIT = 3_000.0
 """Virtual seconds within which every one of these runs ends; the longest needs some hundreds."""
 
 WAIT_WARNING = 1_000.0
@@ -39,21 +40,17 @@ def cast(
     """
     parts = {slot: kind for slot, kind in {**STANDARD, **(beside or {})}.items() if slot != active.slot}
     more = list(observers)
-    offered = {hook for one in more for hook in _hooks(type(one.plugin))}
+    offered = {hook for one in more for hook in implemented(type(one.plugin))}
     for hook in active.plugin.needs:
         if hook in HELPERS and hook not in offered:
             slot, kind = HELPERS[hook]
             if slot in STANDARD:
-                if hook not in _hooks(parts[slot]):
+                if hook not in implemented(parts[slot]):
                     parts[slot] = kind
             else:
                 more.append(stand_in(slot, kind, run))
     others = [stand_in(slot, kind, run) for slot, kind in parts.items()]
     return simulation_host([active, *others, *more], ScriptedTask(run, prompt_tokens=4))
-
-
-def _hooks(kind: type) -> set[str]:
-    return {name for name in dir(kind) if hasattr(getattr(kind, name), "asyncrl_impl")}
 
 
 # Scripts ------------------------------------------------------------------------------------------------------------------
@@ -161,7 +158,8 @@ def take_and_cancel(host: Host, run: RunFacts, seed: int) -> dict[str, Any]:
 
     async def main() -> dict[str, Any]:
         rng = random.Random(seed)
-        pool = EnginePool([ScriptedEngine(script=long_tail(seed), slots=run.max_concurrent_samples)], health_interval=0)
+        engine = ScriptedEngine(script=long_tail(seed), slots=run.max_concurrent_samples)
+        pool = EnginePool([engine], health_interval=0)
         service = RolloutService(host, pool, run, wait_warning=WAIT_WARNING)
         await service.start()
         trained: list[int] = []
@@ -177,6 +175,7 @@ def take_and_cancel(host: Host, run: RunFacts, seed: int) -> dict[str, Any]:
             batch, _ = take.result() if done else await service.take_batch(step - 1, step)
             service.trained(step)
             trained += batch.prompt_ids.tolist()
+            engine.publish(step)
             service.on_published(step)
         await service.stop()
         again = sorted({one for one in trained if trained.count(one) > 1})
@@ -196,7 +195,9 @@ def resume(make_host: Callable[[], Host], run: RunFacts, seed: int, lives: Seque
         state: dict[str, Any] | None = None
         step = 0
         for life, steps in enumerate(lives):
-            pool = EnginePool([ScriptedEngine(script=long_tail(seed + life))], health_interval=0)
+            engine = ScriptedEngine(script=long_tail(seed + life))
+            engine.publish(step)
+            pool = EnginePool([engine], health_interval=0)
             service = RolloutService(make_host(), pool, run, wait_warning=WAIT_WARNING)
             if state is not None:
                 service.restore(state)
@@ -205,6 +206,7 @@ def resume(make_host: Callable[[], Host], run: RunFacts, seed: int, lives: Seque
                 step += 1
                 await service.take_batch(step - 1, step)
                 service.trained(step)
+                engine.publish(step)
                 service.on_published(step)
                 await asyncio.sleep(1.0)
             state = service.state()

@@ -20,11 +20,11 @@ def make_prompt(prompt_id: int) -> Prompt:
     return Prompt(prompt_id, np.array([prompt_id % 97, 5, 6, 7], np.int32), {"answer": prompt_id}, f"suite:{prompt_id}")
 
 
-def make_sampler(pool: Generates, run: RunFacts) -> GroupSampler:
-    """Return the sampler that core hands to a producer, with a reward of 1 for an odd first token."""
+def make_sampler(pool: Generates, run: RunFacts, *, reward: float = 1.0) -> GroupSampler:
+    """Return the sampler that core hands to a producer; every sample has the same reward."""
 
     async def score(prompt: Prompt, sample: Sample) -> Score:
-        return Score(float(sample.token_ids[0] % 2) if len(sample.token_ids) else 0.0)
+        return Score(reward)
 
     params = SamplingParams(run.max_new_tokens, run.temperature, run.top_p, run.top_k)
     return GroupSampler(

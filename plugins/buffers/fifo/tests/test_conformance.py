@@ -7,3 +7,4 @@ from asyncrl.testing import BufferSuite
 
 class TestFifo(BufferSuite):
     plugin = "fifo"
+    order = "fifo"
