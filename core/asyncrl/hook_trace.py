@@ -198,6 +198,6 @@ def _now() -> str:
     except RuntimeError:
         loop = None
     if loop is not None and abs(loop.time() - time.monotonic()) > 1.0:
-        return f"{loop.time():>15.6f}"
+        return f"{loop.time():>21.6f}"
     now = time.time()
-    return f"{time.strftime('%H:%M:%S', time.localtime(now))}.{int(now % 1 * 1e6):06d}"
+    return f"{time.strftime('%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1e6):06d}"

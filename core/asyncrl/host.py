@@ -178,7 +178,7 @@ class Host:
             if name in SPECS:
                 raise PluginLoadError(f"{active}: its constructor sets {name} on the object; a hook is a method of the class")
         self._manager.hooks = frozenset([*implemented(kind), *wrapped(kind)])
-        self._manager.register(plugin, name=f"{active.slot}:{active.name}")
+        self._manager.register(plugin, name=f"{active.slot}:{active.distribution}:{active.name}")
         self._by_object[id(plugin)] = active
 
     def _hide(self, text: str) -> str:

@@ -174,6 +174,7 @@ def load(found: Found) -> type[Plugin]:
         PluginLoadError: naming plugin, distribution, version and target; the cause is chained.
     """
     from asyncrl.authoring import Plugin
+    from asyncrl.scrub import said_by
 
     module, _, attribute = found.target.partition("[")[0].partition(":")
     if not attribute.strip():
@@ -186,7 +187,7 @@ def load(found: Found) -> type[Plugin]:
     except KeyboardInterrupt:
         raise
     except BaseException as cause:  # a module may do anything, sys.exit() too
-        raise _load_error(f"{found} can't be loaded: {type(cause).__name__}: {cause}{_wanted(found)}", cause) from cause
+        raise _load_error(f"{found} can't be loaded: {said_by(cause)}{_wanted(found)}", cause) from cause
     if not (inspect.isclass(kind) and issubclass(kind, Plugin)):
         raise PluginLoadError(f"{found} is no class derived from asyncrl.Plugin")
     for fault in faults(found.slot, kind):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -51,6 +50,8 @@ def report(error: AsyncrlError) -> None:
     """Print one line on stderr; for a plugin's fault also where in the plugin it happened."""
     print(f"asyncrl: error: {error}", file=sys.stderr)
     if isinstance(error, PluginError):
+        import traceback
+
         cause = error.__cause__
         detail = error.detail or ("".join(traceback.format_exception(cause)) if cause else "")
         print("".join(f"  {line}\n" for line in detail.splitlines()), end="", file=sys.stderr)
