@@ -1,7 +1,7 @@
 """What a simulated group costs, from one engine to 1,024: CPU time a group must not grow with the number of engines.
 
     .venv/bin/python benchmarks/simulation_scale.py            ratios, as `benchmarks/run.py` records them
-    .venv/bin/python benchmarks/simulation_scale.py --full     1,024 engines of 256 slots, batches of 32,768 groups of 8, 100 steps
+    .venv/bin/python benchmarks/simulation_scale.py --full     1,024 engines of 256 slots, batches of 8,192 groups of 8, 100 steps
 
 Lognormal lengths of mean 512 tokens (sigma 1, clipped at 4 times the mean), 50 tokens/s a slot; training takes as long as generating a
 batch does; every step publishes. Plugins are the defaults: `sample`, `fifo`, no staleness bound, `single-turn`.
@@ -120,14 +120,14 @@ def run() -> list[dict[str, Any]]:
     return rows
 
 
-def full(steps: int) -> None:
+def full(steps: int, batch_size: int) -> None:
     """Print what the largest simulation costs."""
 
     def on_step(step: int) -> None:
         print(f"step {step} of {steps}, {time.process_time():.0f} s CPU, {peak_mib():.0f} MiB", flush=True)
 
     began = time.monotonic()
-    cost = simulate(1024, 256, 32_768, steps, on_step)
+    cost = simulate(1024, 256, batch_size, steps, on_step)
     took, measured = time.monotonic() - began, cost.measured
     print(
         f"{took:.0f} s ({cost.seconds:.0f} s CPU), {cost.us_a_group:.0f} us CPU a group, {peak_mib():.0f} MiB at most; "
@@ -139,9 +139,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="CPU time of a simulated group.")
     parser.add_argument("--full", action="store_true", help="1,024 engines of 256 slots instead")
     parser.add_argument("--steps", type=int, default=100, help="steps of --full")
+    parser.add_argument("--batch-size", type=int, default=8192, help="groups a batch of --full")
     options = parser.parse_args()
     if options.full:
-        full(options.steps)
+        full(options.steps, options.batch_size)
     else:
         for row in run():
             print(f"{row['name']:28} {row['ratio']:7.2f} {row['unit']} (goal {row['goal']})")
