@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/startup.py
 
-Each round runs, one after the other, `asyncrl --help`, `asyncrl plugins list` and `python -c "import argparse, pydantic, pluggy"`, in processes of
-their own with the same path; a ratio is the median over the rounds. Before that both commands are run once to see what they import:
-none of the plugins, and nothing heavy.
+Each round runs `asyncrl --help`, `asyncrl plugins list` and `python -c "import argparse, pydantic, pluggy"` one after the other, each in a
+process of its own with the same path; a ratio is the median over the rounds. Before that both commands run once to see what they
+import: none of the plugins, and nothing heavy.
 """
 
 from __future__ import annotations
