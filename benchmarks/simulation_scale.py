@@ -1,7 +1,7 @@
 """What a simulated group costs, from one engine to 1,024: CPU time a group must not grow with the number of engines.
 
     .venv/bin/python benchmarks/simulation_scale.py            ratios, as `benchmarks/run.py` records them
-    .venv/bin/python benchmarks/simulation_scale.py --full     1,024 engines of 256 slots, batches of 8,192 groups of 8, 100 steps
+    .venv/bin/python benchmarks/simulation_scale.py --full     1,024 engines of 256 slots, batches of 2,048 groups of 8, 100 steps
 
 Lognormal lengths of mean 512 tokens (sigma 1, clipped at 4 times the mean), 50 tokens/s a slot; training takes as long as generating a
 batch does; every step publishes. Plugins are the defaults: `sample`, `fifo`, no staleness bound, `single-turn`.
@@ -139,7 +139,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="CPU time of a simulated group.")
     parser.add_argument("--full", action="store_true", help="1,024 engines of 256 slots instead")
     parser.add_argument("--steps", type=int, default=100, help="steps of --full")
-    parser.add_argument("--batch-size", type=int, default=8192, help="groups a batch of --full")
+    parser.add_argument("--batch-size", type=int, default=2048, help="groups a batch of --full")
     options = parser.parse_args()
     if options.full:
         full(options.steps, options.batch_size)
