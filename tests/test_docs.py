@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from asyncrl import hookspecs
+from asyncrl.cli import plugins
 from asyncrl.cli.main import main
 from asyncrl.errors import AsyncrlError
 from asyncrl.options import resolve
@@ -38,7 +39,7 @@ from papers import (
 
 BLOCKS = [block for paper in PAPERS for block in blocks(paper)]
 EXECUTED = {"docs/plugins/first-plugin.md", "docs/plugins/publish.md"}
-"""Pages whose commands another test runs as they stand (tests/test_first_plugin.py)."""
+"""Pages whose commands another test runs as they stand (tests/e2e/test_first_plugin.py)."""
 COMMANDS = [command for paper in PAPERS for command in commands(paper) if relative(paper) not in EXECUTED]
 REFERENCE = ROOT / "docs/reference"
 HOOKS = sorted(name for name, spec in vars(hookspecs).items() if hasattr(spec, "asyncrl_spec"))
@@ -147,6 +148,8 @@ def check_asyncrl(arguments: list[str], documented: set[str]) -> None:
         assert resolve(None, rest).plugins
     elif verb == "simulate" and "--help" not in rest:
         assert main([verb, *rest, "--simulate.steps", "2"]) == 0
+    elif verb == "plugins" and rest[0] in ("check", "test"):  # tests/cli/ runs them
+        plugins._parser().parse_args(rest)
     else:
         assert main(arguments) == 0
 

@@ -60,7 +60,7 @@ def blocks(paper: Path) -> tuple[Block, ...]:
     text = paper.read_text()
     found = []
     for fence in re.finditer(r"^```([^\n`]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        above = re.search(r"`([^`\n]+)`:\s*\Z", text[: fence.start()])
+        above = re.search(r"`([^`\s]+\.\w+)`:\s*\Z", text[: fence.start()])
         line = text[: fence.start()].count("\n") + 1
         found.append(Block(paper, line, fence[1].strip(), above[1] if above else "", fence[2]))
     return tuple(found)
