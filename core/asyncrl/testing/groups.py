@@ -46,7 +46,11 @@ def make_group(
 def same_prompt(one: Prompt, other: Prompt) -> bool:
     """Whether two prompts say the same; `==` can't compare their arrays."""
     return one is other or (
-        one.prompt_id == other.prompt_id and np.array_equal(one.token_ids, other.token_ids) and one.data == other.data
+        isinstance(one, Prompt)
+        and isinstance(other, Prompt)
+        and one.prompt_id == other.prompt_id
+        and np.array_equal(one.token_ids, other.token_ids)
+        and one.data == other.data
     )
 
 
