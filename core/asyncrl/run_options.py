@@ -100,6 +100,9 @@ class RunOptions(BaseModel):
     # Evaluation and checkpoints
     eval_interval: int = Field(0, ge=0, description="Steps between two evaluations; 0 is off.")
     eval_before_training: bool = Field(True, description="Whether to evaluate the initial weights too.")
+    eval_samples: int = Field(
+        4, ge=0, description="Completions of each held-out set that an evaluation keeps as text, of the same prompts each time."
+    )
     save_interval: int = Field(0, ge=0, description="Steps between two checkpoints; 0 saves only at the end.")
     keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept; older ones are deleted.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,14 +11,23 @@ from asyncrl.rollout.engine import Generates
 from asyncrl.samples import Prompt, SamplingParams
 
 
+def token_ids_as_text(token_ids: Sequence[int]) -> str:
+    """Return the ids themselves, with spaces between them: what there is to read where nobody knows the tokens' text."""
+    return " ".join(map(str, token_ids))
+
+
 @dataclass(frozen=True)
 class EvalSet:
-    """Held-out prompts under one name, with how to sample them (`samples_per_prompt` each)."""
+    """Held-out prompts under one name, with how to sample them (`samples_per_prompt` each).
+
+    `text` turns token ids into what people read in an `EvalSample`; a task that has a tokenizer brings its own.
+    """
 
     name: str
     prompts: Sequence[Prompt]
     params: SamplingParams
     samples_per_prompt: int = 1
+    text: Callable[[Sequence[int]], str] = token_ids_as_text
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class EvalSample:
+    """One completion for people to read, as text (see `EvalSet.text`)."""
+
+    prompt: str
+    completion: str
+    reward: float
+    status: str
+
+
+@dataclass(frozen=True)
 class SetResult:
-    """One set's result. `mean_reward` counts samples without a score as 0; rates are fractions of samples."""
+    """One set's result. `mean_reward` counts samples without a score as 0; rates are fractions of samples; `samples` are a few to
+    read, of the same prompts at every point."""
 
     mean_reward: float
     num_prompts: int
@@ -42,6 +62,7 @@ class SetResult:
     mean_length: float
     version_mean: float
     mixed_version: float
+    samples: tuple[EvalSample, ...] = ()
 
 
 @dataclass(frozen=True)

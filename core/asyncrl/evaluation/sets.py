@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from asyncrl.evaluation.records import EvalResult, EvalSet, SetResult
+from asyncrl.evaluation.records import EvalResult, EvalSample, EvalSet, SetResult, token_ids_as_text
 from asyncrl.rollout.engine import Generates
 from asyncrl.rollout.sampler import Sampler
-from asyncrl.samples import Group, Prompt, Sample, Status
+from asyncrl.samples import Group, Prompt, Sample, Status, TokenIds
 
 
 class RunEvalSets:
@@ -19,6 +20,7 @@ class RunEvalSets:
         produce: the producer's hook.
         make_sampler: makes a sampler over some engines for a set.
         max_concurrent_samples: cap on samples in flight.
+        shown_samples: of so many prompts of each set one sample is kept as text.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class RunEvalSets:
         produce: Callable[..., Awaitable[Group]],
         make_sampler: Callable[[Generates, EvalSet], Sampler],
         max_concurrent_samples: int,
+        shown_samples: int = 0,
     ) -> None:
         self.sets = sets
         self.rollout_engines = rollout_engines
         self._produce = produce
         self._make_sampler = make_sampler
         self._max_concurrent_samples = max_concurrent_samples
+        self._shown_samples = shown_samples
 
     async def run(self, engines: Generates) -> EvalResult:
         """Generate and score every set on `engines`, one set after the other."""
@@ -50,11 +54,34 @@ class RunEvalSets:
 
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(produce(prompt)) for prompt in one.prompts]
-        return summarise([task.result() for task in running])
+        groups = [task.result() for task in running]
+        return replace(summarise(groups), samples=to_read(groups[: self._shown_samples], one))
 
 
 def _ignore(sample: Sample) -> None:
     return None
+
+
+def to_read(groups: Sequence[Group], one: EvalSet) -> tuple[EvalSample, ...]:
+    """Return the first sample of each group as text."""
+    return tuple(
+        EvalSample(
+            _text(group.prompt.token_ids, one),
+            _text(sample.token_ids, one),
+            sample.reward,
+            sample.reason or sample.status.value,
+        )
+        for group in groups
+        for sample in group.samples[:1]
+    )
+
+
+def _text(token_ids: TokenIds, one: EvalSet) -> str:
+    ids = token_ids.tolist()
+    try:
+        return one.text(ids)
+    except Exception:  # what people read is not worth an eval point
+        return token_ids_as_text(ids)
 
 
 def summarise(groups: Sequence[Group]) -> SetResult:

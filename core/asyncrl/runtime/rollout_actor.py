@@ -38,6 +38,7 @@ class RolloutSetup:
     wait_warning: float
     publish_timeout: float
     trace_groups: int
+    eval_samples: int
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class RolloutActor:
         self._pool = EnginePool(self._engines, lost_timeout=ENGINES_LOST_SECONDS, warn_interval=setup.wait_warning)
         self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
         self._recorder = Recorder(self._facts, setup.trace_groups)
+        self._eval_samples = setup.eval_samples
         self._host = self._recorder.observing(self._host)
         self._host.one("task_open")(model=setup.model)
         self._service = RolloutService(
@@ -118,6 +120,7 @@ class RolloutActor:
             produce=self._host.one("produce"),
             make_sampler=self._service.eval_sampler,
             max_concurrent_samples=self._facts.max_concurrent_samples,
+            shown_samples=self._eval_samples,
         )
         shares_engines = self._host.plugin("eval").uses_rollout_engines
         if shares_engines:

@@ -227,6 +227,7 @@ class _Run:
             wait_warning=core.wait_warning,
             publish_timeout=core.publish_timeout,
             trace_groups=core.trace_groups,
+            eval_samples=core.eval_samples,
         )
         await rollout.open(setup, addresses, core.start_timeout)
 

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from asyncrl import Checkpoint, Completion, EvalSet, Group, Prompt, RunFacts, Sample, SamplingParams, Score, Status, full_mask
+from asyncrl import (
+    Checkpoint,
+    Completion,
+    EvalSample,
+    EvalSet,
+    Group,
+    Prompt,
+    RunFacts,
+    Sample,
+    SamplingParams,
+    Score,
+    Status,
+    full_mask,
+)
 from asyncrl.authoring import PluginOptions
 from asyncrl.evaluation.sets import RunEvalSets
 from asyncrl.rollout.group_sampler import GroupSampler
@@ -60,6 +73,31 @@ async def test_every_set_is_run_on_the_rollout_engines_with_its_own_parameters()
     assert (easy.mean_reward, easy.num_prompts, easy.num_samples, easy.version_mean) == (0.5, 4, 4, 7.0)
     assert (many.mean_reward, many.num_prompts, many.num_samples) == (0.0, 1, 3)
     assert engines.asked == [greedy] * 4 + [sampled] * 3
+
+
+async def test_a_few_completions_are_kept_as_text_of_the_same_prompts_each_time() -> None:
+    def spelled(token_ids) -> str:
+        if token_ids == [0]:
+            raise KeyError("a token without a text")
+        return "".join("ab"[token] if token < 2 else "." for token in token_ids)
+
+    prompts = [Prompt(index, np.array([index % 2, 9], np.int32)) for index in range(4)]
+    params = SamplingParams(4)
+    sets = RunEvalSets(
+        [EvalSet("spelled", prompts, params, 2, spelled), EvalSet("ids", prompts, params)],
+        Echo(),
+        produce=produce,
+        make_sampler=make_sampler,
+        max_concurrent_samples=4,
+        shown_samples=2,
+    )
+    for _ in range(2):
+        result = await sets.run(sets.rollout_engines)
+        assert result.sets["spelled"].samples == (
+            EvalSample("a.", "0", 0.0, "completed"),  # no text for it: the token ids
+            EvalSample("b.", "b", 1.0, "completed"),
+        )
+        assert result.sets["ids"].samples == (EvalSample("0 9", "0", 0.0, "completed"), EvalSample("1 9", "1", 1.0, "completed"))
 
 
 def test_submission_pauses_and_no_snapshot_is_asked_for() -> None:

@@ -142,7 +142,7 @@ class JsonLinesTask(Plugin):
         params = SamplingParams(
             max_new_tokens=options.eval_max_new_tokens or self.run.max_new_tokens, temperature=options.eval_temperature
         )
-        return EvalSet(name, prompts, params, options.eval_samples_per_prompt)
+        return EvalSet(name, prompts, params, options.eval_samples_per_prompt, self._text.completion)
 
     def _prompt(self, prompt_id: int, row: Row) -> Prompt:
         return Prompt(prompt_id, self._text.prompt_tokens(row), {"answer": row.answer}, row.source)

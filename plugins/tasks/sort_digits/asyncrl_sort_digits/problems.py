@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 CHARACTERS = "0123456789+-*/=()<>, abcdefghijklmnopqrstuvwxyz:?%^[]"
 PAD, BOS, EOS = 0, 1, 2
 FIRST_CHARACTER = 3
 TOKEN_OF = {character: FIRST_CHARACTER + index for index, character in enumerate(CHARACTERS)}
+TEXT_OF = {token: character for character, token in TOKEN_OF.items()} | {PAD: "<pad>", BOS: "<bos>", EOS: "<eos>"}
 
 HELD_OUT = 512
 """Problems that are never trained on, whatever the seed: a model warm-started under one seed may be evaluated under another."""
@@ -17,6 +19,11 @@ HELD_OUT = 512
 def tokens(text: str) -> list[int]:
     """Token ids of a text, one a character. Raises KeyError for a character that the vocabulary lacks."""
     return [TOKEN_OF[character] for character in text]
+
+
+def readable(token_ids: Iterable[int]) -> str:
+    """Return tokens as text for people, special tokens spelled out."""
+    return "".join(TEXT_OF.get(token, "\N{REPLACEMENT CHARACTER}") for token in token_ids)
 
 
 def prompt_tokens(digits: str) -> list[int]:

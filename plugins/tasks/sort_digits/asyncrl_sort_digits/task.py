@@ -12,7 +12,7 @@ from asyncrl import EvalSet, OptionError, Plugin, PluginOptions, Prompt, RunFact
 from pydantic import Field, model_validator
 
 from asyncrl_sort_digits.model_cache import Recipe, model_directory
-from asyncrl_sort_digits.problems import HELD_OUT, TOKEN_OF, Problems, answer_tokens, prompt_tokens
+from asyncrl_sort_digits.problems import HELD_OUT, TOKEN_OF, Problems, answer_tokens, prompt_tokens, readable
 
 EVAL_SET = "held-out"
 
@@ -81,7 +81,8 @@ class SortDigits(Plugin):
     def eval_sets(self) -> tuple[EvalSet, ...]:
         prompts = tuple(self._prompt(index, digits) for index, digits in enumerate(self._held_out[: self._num_eval]))
         # One token more than the longest answer, so that a model which does not stop is seen not to.
-        return (EvalSet(EVAL_SET, prompts, SamplingParams(max_new_tokens=self._longest_answer + 1, temperature=0.0)),)
+        params = SamplingParams(max_new_tokens=self._longest_answer + 1, temperature=0.0)
+        return (EvalSet(EVAL_SET, prompts, params, text=readable),)
 
     def _prompt(self, prompt_id: int, digits: str) -> Prompt:
         data = {"digits": digits, "answer": "".join(sorted(digits))}
