@@ -35,7 +35,7 @@ class Link:
     """Starts the process and hands it records in order. No method but `end` waits for anything.
 
     Args:
-        start: what `asyncrl_wandb.child` needs to begin; JSON-able.
+        start: what `Session` takes, without the mode; JSON-able.
         modes: W&B modes to try, one after the other.
         log_file: where the process's output goes.
         capacity: records that may wait.
@@ -66,8 +66,8 @@ class Link:
         """Records in the queue."""
         return self._queue.qsize()
 
-    def send(self, kind: str, content: Any) -> bool:
-        """Queue a record; returns False when it was dropped."""
+    def send(self, kind: str, content: Sequence[Any]) -> bool:
+        """Queue a call of a method of `Session` with its arguments; returns False when it was dropped."""
         if self.failed:
             return False
         try:
@@ -85,7 +85,7 @@ class Link:
         now = time.monotonic()
         self._fall_back_at, self._deadline = now + min(LAST_CHANCE_SECONDS, timeout / 2), now + timeout
         with contextlib.suppress(queue.Full):
-            self._queue.put((END, summary), timeout=timeout if self._thread.is_alive() else 0)
+            self._queue.put((END, (summary,)), timeout=timeout if self._thread.is_alive() else 0)
         self._thread.join(min(QUIET_SECONDS, self._left()))
         if self._thread.is_alive() and self._left():
             log.info("waiting for W&B to take the last records, at most %.0f s", self._left())

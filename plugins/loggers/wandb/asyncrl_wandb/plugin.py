@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from asyncrl import Axis, Counter, EvalRecord, Gauge, MetricRecord, MetricSet, Plugin, RunFacts, RunHeader, hookimpl
@@ -58,7 +59,6 @@ class Wandb(Plugin):
             "definitions": definitions(header.metrics),
             "axes": [axis.value for axis in Axis],
             "controller": os.getpid(),
-            "finish_seconds": options.finish_seconds,
         }
         for reason in (LOST, REFUSED):
             self.metrics.dropped.add(0, reason)
@@ -93,7 +93,7 @@ class Wandb(Plugin):
             self._tell(self._link)
             self._link = None
 
-    def _send(self, kind: str, content: Any) -> None:
+    def _send(self, kind: str, content: Sequence[Any]) -> None:
         link = self._link
         if link is None:
             return

@@ -13,15 +13,15 @@ SAMPLE_COLUMNS = ("eval_step", "weight_version", "set", "prompt", "completion", 
 
 
 def series(metric: Declared) -> list[str]:
-    """Return the names under which a metric is logged; where a label makes them, the pattern that covers them all."""
+    """Return the names under which a metric is logged; none where its labels make them, which are known when a value comes."""
     if metric.label:
-        return [f"{metric.name}/*"]
+        return []
     if metric.kind == "distribution":
         return [f"{metric.name}/{end}" for end in ("mean", "min", "max")]
     return [metric.name]
 
 
 def definitions(metrics: Iterable[Declared]) -> list[tuple[str, str]]:
-    """Return (name or pattern, name of its axis) of everything that can be logged, the axes themselves left out."""
+    """Return (name, name of its axis) of everything whose name is known from the start, the axes themselves left out."""
     found = {name: metric.axis.value for metric in metrics for name in series(metric)}
     return [*found.items(), (SAMPLES, Axis.EVAL_STEP.value)]

@@ -48,6 +48,7 @@ def written(place: Path, declared: list[Declared]) -> Iterator[Written]:
         registry.add({one.name: {label: STATES[one.kind] for label in labels(one)} for one in declared})
         for axis, step in STEPS.items():
             host.observe("log_metrics", record=MetricRecord(axis, step, 1000.5, registry.take(axis)))
+        host.observe("log_metrics", record=MetricRecord(Axis.EVAL_STEP, 3, 1001.0, {"eval/reward/a*b": 0.5}))
         for number, (step, reward) in enumerate(POINTS):
             host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, 100 + number, 1001.0, {"run/late": 1.0}))
             host.observe("log_metrics", record=MetricRecord(Axis.EVAL_STEP, step, 1001.0, {"eval/reward/late": reward}))
@@ -85,6 +86,10 @@ def test_points_that_come_late_or_twice_at_one_step_are_all_there(written: Writt
     assert own_steps == sorted(set(own_steps)), "a row whose own step is not above the one before would be dropped"
 
 
+def test_a_label_that_wandb_would_take_for_a_pattern_is_logged_all_the_same(written: Written) -> None:
+    assert written.series("eval/reward/a*b", "eval_step") == [(3, 0.5)]
+
+
 def test_a_skip_arrives_with_its_reason_at_its_step(written: Written) -> None:
     assert written.series("eval/skipped/gone", "eval_step") == [(15, 1)]
 
@@ -114,7 +119,7 @@ def test_nothing_of_the_environment_or_the_command_line_is_written(written: Writ
     assert offline_file(place) in files
     for path in files:
         content = path.read_bytes()
-        for secret in (KEY, "hf_another", "ASYNCRL_TEST_MARK", sys.argv[0]):
+        for secret in (KEY, "hf_another", "ASYNCRL_TEST_MARK"):
             assert secret.encode() not in content, path
     assert not {"environment", "output", "output_raw"} & written.kinds
 

@@ -1,0 +1,74 @@
+"""One run in W&B: every metric with an axis of its own, nothing against W&B's global step, nothing that may hold a secret."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import wandb
+
+from asyncrl_wandb.series import SAMPLE_COLUMNS, SAMPLES
+
+INIT = ("project", "entity", "group", "tags", "name", "id", "dir", "config", "mode")
+
+
+class Session:
+    """Begins a run; takes what `Link` sends, one method a kind of message.
+
+    Args:
+        start: what `wandb.init` takes (see `INIT`); `resume`: whether the id is one to go on with; `axes` and `definitions`: names of the
+            axes, and pairs (metric, axis); `controller`: process whose use of the machine is recorded.
+
+    Raises:
+        Exception: whatever W&B raises; also after blocking for minutes.
+    """
+
+    def __init__(self, start: Mapping[str, Any]) -> None:
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            # The command line, the repository's address and the environment may hold secrets.
+            disable_code=True,
+            disable_git=True,
+            save_code=False,
+            x_disable_meta=True,
+            x_save_requirements=False,
+            x_stats_pid=start["controller"],
+        )
+        online = start["mode"] == "online"
+        resume = "allow" if start["resume"] and online else None
+        self._run = wandb.init(**{name: start[name] for name in INIT}, resume=resume, settings=settings)
+        self.url = (self._run.url or "") if online else ""
+        self.directory = str(self._run.settings.sync_dir)
+        self._exit_code = 1  # the controller was killed, unless it says how the run ended
+        self._defined = {"_timestamp", *start["axes"]}
+        for axis in start["axes"]:
+            self._run.define_metric(axis, hidden=True)
+        for name, axis in start["definitions"]:
+            self._define(name, axis)
+
+    def log(self, axis: str, step: float, seconds: float, values: Mapping[str, float]) -> None:
+        """Log values at a step of their axis, as of `seconds` since the epoch."""
+        for name in values.keys() - self._defined:  # a label that came up
+            self._define(name, axis)
+        self._run.log({**values, axis: step, "_timestamp": seconds})
+
+    def samples(self, *rows: Sequence[Any]) -> None:
+        """Log a table of completions; each row has `SAMPLE_COLUMNS`."""
+        axis = SAMPLE_COLUMNS[0]
+        self._run.log({SAMPLES: wandb.Table(columns=list(SAMPLE_COLUMNS), data=[list(row) for row in rows]), axis: rows[0][0]})
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Take the run's summary and outcome."""
+        self._exit_code = 0 if summary.get("outcome") in ("completed", "interrupted") else 1
+        self._run.summary.update({"run_summary": dict(summary)})
+
+    def finish(self) -> None:
+        """Hand everything to W&B; blocks until its server has it."""
+        self._run.finish(exit_code=self._exit_code)
+
+    def _define(self, name: str, axis: str) -> None:
+        self._defined.add(name)
+        with contextlib.suppress(wandb.Error):  # a label with a * in it: logged all the same, its axis in the row
+            self._run.define_metric(name, step_metric=axis)
