@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from asyncrl.cli.check_metadata import look
+from asyncrl.cli.plugins import matching
 from asyncrl.plugins import Catalog, Found, discover
 
+COMMAND = "asyncrl plugins check"
 NOT_WELL = 3
 """Exit code when there is any finding but notes."""
 KINDS = {
@@ -50,7 +52,7 @@ class Looked:
 
 def run(arguments: Namespace) -> int:
     """Print what was found; returns 0 when all is well, else 3."""
-    catalog = discover()
+    catalog = chosen(discover(), arguments.names)
     looked = asyncio.run(look_at_all(catalog.plugins, arguments.timeout, arguments.jobs))
     findings = in_order([finding for one in looked for finding in one.findings], catalog)
     if arguments.json:
@@ -58,6 +60,14 @@ def run(arguments: Namespace) -> int:
     else:
         print(as_text(looked, findings))
     return NOT_WELL if any(finding.kind != "note" for finding in findings) else 0
+
+
+def chosen(catalog: Catalog, names: Sequence[str]) -> Catalog:
+    """Return the part of a catalog that is meant; all of it, with its strays, without names. Raises `UnknownPlugin`."""
+    if not names:
+        return catalog
+    wanted = {found for name in names for found in matching(catalog, name, COMMAND)}
+    return Catalog(tuple(found for found in catalog.plugins if found in wanted))
 
 
 def in_order(of_imports: Sequence[Finding], catalog: Catalog) -> list[Finding]:

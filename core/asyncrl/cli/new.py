@@ -72,8 +72,8 @@ def write(slot: str, name: str, path: Path, catalog: Catalog, *, force: bool = F
         for file, text in contents(slot, name).items():
             (folder / file).write_text(text, encoding="utf-8")
     except FileExistsError as cause:
-        remedy = "choose another --path, or remove it"
-        raise ResourceError(f"{cause.filename} exists already", origin=COMMAND, remedy=remedy) from None
+        taken = f"{cause.filename} exists already" if path.is_dir() else f"{path} is no folder"
+        raise ResourceError(taken, origin=COMMAND, remedy="choose another --path, or remove it") from None
     except OSError as cause:
         raise ResourceError(f"can't write {cause.filename}: {cause.strerror}", origin=COMMAND) from cause
     return folder
@@ -107,11 +107,12 @@ def contents(slot: str, name: str) -> dict[str, str]:
 
 def _check(slot: str, name: str, catalog: Catalog, force: bool) -> None:
     if slot not in SLOTS:
-        near = difflib.get_close_matches(slot, SLOTS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(slot, SLOTS, n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]!r}?" if near else "; the slot comes before the name" if name in SLOTS else ""
         raise OptionError(f"there is no slot {slot!r}{hint}", origin=COMMAND, remedy=f"slots: {', '.join(SLOTS)}")
     if not NAME.fullmatch(name):
-        better = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-0123456789")
+        better = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower())
+        better = better.lstrip("-0123456789").rstrip("-")
         hint = f"; did you mean {better!r}?" if NAME.fullmatch(better) else ""
         remedy = "lower-case words of letters and digits, with dashes between them"
         raise OptionError(f"{name!r} can't be a plugin's name{hint}", origin=COMMAND, remedy=remedy)

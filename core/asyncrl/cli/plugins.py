@@ -63,6 +63,7 @@ def _parser() -> Parser:
     )
     test.add_argument("-k", metavar="EXPRESSION", help="only the rules whose names match, as pytest has it")
     check = add("check", "import every installed plugin and compare it with its source", CHECK)
+    check.add_argument("names", nargs="*", metavar="name", help=f"{NAME_HELP}; none stands for all")
     check.add_argument("--json", action="store_true", help="as JSON, with the seconds of each import and all tracebacks")
     check.add_argument("--timeout", type=_positive(float), default=60.0, help="seconds that one import may take; default 60")
     jobs = min(4, os.cpu_count() or 1)

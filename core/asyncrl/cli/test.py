@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -75,13 +76,19 @@ def read_options(found: Found, written: Sequence[str]) -> dict[str, Any]:
     texts: dict[str, list[str]] = {}
     for name, value in _pairs(written, "--set"):
         texts.setdefault(name.replace("-", "_"), []).append(value)
+    for name in texts:
+        if name not in (known := kind.Options.model_fields):
+            remedy = hint(name, known, "", otherwise=f"it has {', '.join(known)}" if known else "it has none")
+            raise OptionError(f"{found} has no option {name!r}", origin="--set", remedy=remedy)
     given = {name: Given(values, f"--set {name}", Path.cwd(), text=True) for name, values in texts.items()}
-    values: dict[str, Any] = plain(build(kind.Options, given, "", str(found), {}), secrets=True) if given else {}
+    values: dict[str, Any] = plain(build(kind.Options, given, "", str(found), {}), secrets=True)
     return {name: values[name] for name in given}
 
 
 def read_attributes(found: Found, written: Sequence[str]) -> dict[str, Any]:
     """Return the suite's attributes among ATTRIBUTE=VALUE texts; a value is JSON, else text. Raises `OptionError`."""
+    if not written:
+        return {}
     from asyncrl.testing import SUITES
 
     known = attributes_of(SUITES[found.slot])
@@ -119,4 +126,9 @@ def _need(*packages: str) -> None:
 
 def _pytest(arguments: list[str]) -> int:
     sys.stdout.flush()
-    return subprocess.run([sys.executable, "-P", "-c", PYTEST, json.dumps([sys.path, arguments])]).returncode
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }  # a suite needs no plugin of pytest, and some change what it does
+    command = [sys.executable, "-P", "-c", PYTEST, json.dumps([sys.path, arguments])]
+    return subprocess.run(command, env=environment).returncode
