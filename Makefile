@@ -12,18 +12,21 @@ SITE = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d bui
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs site figures clean
+.PHONY: help setup demo test test-slow check bench docs site figures build version clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 setup: .venv/.installed  ## make .venv and install every distribution in it
 
 demo: setup  ## train the small embedded model: held-out accuracy rises to 95 % and more
 	$(BIN)/asyncrl train examples/demo.toml
 
-test: setup  ## run every test, those of the plugins too
+test: setup  ## run the tests, those of the plugins too
 	$(BIN)/python -m pytest -q
+
+test-slow: setup  ## run the tests that take minutes: what is built, in a clean environment
+	$(BIN)/python -m pytest -q -m minutes
 
 check: setup  ## format, lint, types, generated docs, the site and its links
 	$(BIN)/ruff format --check .
@@ -44,8 +47,15 @@ site: setup  ## build the documentation's site in build/site; a warning or a dea
 figures: setup  ## run the simulations of docs/scheduling.md again
 	$(BIN)/python docs/figures.py
 
-clean:  ## remove .venv, caches and runs
-	rm -rf .venv runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+build: setup  ## build the sdist and the wheel of every distribution in dist/
+	rm -rf dist
+	$(BIN)/python tools/release.py build
+
+version: setup  ## give every distribution a version: make version V=0.2.0
+	$(BIN)/python tools/release.py version $(V)
+
+clean:  ## remove .venv, caches, runs and what was built
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 
 # torch is asked for by its exact version before anything that only names a range, so that the build pip was pointed at is kept.

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))
 DISTRIBUTIONS = [ROOT / "core", *PLUGINS, ROOT]
 README = (ROOT / "README.md").read_text()
-MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def readme_blocks(language: str) -> list[str]:
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=relative)
 def test_every_distribution_has_the_one_version_and_pins_the_others_to_it(folder: Path) -> None:
-    assert project(folder)["version"] == asyncrl.__version__
+    assert project(folder).get("version") == (asyncrl.__version__ if folder.name != "core" else None), "make version V=..."
     for requirement in requirements(folder):
         if requirement.name.startswith("asyncrl"):
             assert str(requirement.specifier) == f"=={asyncrl.__version__}", requirement
@@ -133,13 +133,13 @@ def test_the_readme_lists_exactly_the_first_party_plugins_of_every_slot(group: s
 
 @pytest.mark.parametrize("paper", PAPERS, ids=relative)
 def test_make_targets_in_the_papers_exist(paper: Path) -> None:
-    named = re.findall(r"(?:`|^)make (?:[A-Z]+=\S+ )*([a-z]+)", paper.read_text(), re.MULTILINE)
+    named = re.findall(r"(?:`|^)make (?:[A-Z]+=\S+ )*([a-z-]+)", paper.read_text(), re.MULTILINE)
     assert set(named) <= MAKE_TARGETS
 
 
 def test_every_make_target_is_phony_and_has_its_line_in_the_help() -> None:
     shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"^ +make (\w+) +\S", shown, re.MULTILINE)) == MAKE_TARGETS
+    assert set(re.findall(r"^ +make ([\w-]+) +\S", shown, re.MULTILINE)) == MAKE_TARGETS
     assert {"demo", "test", "check", "bench", "docs", "clean", "help"} <= MAKE_TARGETS
 
 
