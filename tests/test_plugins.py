@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from asyncrl.authoring import RunFacts
@@ -58,6 +59,12 @@ def offer(path: Path, source: str, name: str = "mine") -> None:
 def test_every_slot_has_its_hooks_and_no_option_of_core_has_its_name() -> None:
     assert set(SLOTS) == set(SLOT_HOOKS)
     assert not set(SLOTS) & set(RunOptions.model_fields)
+
+
+def test_every_slot_has_an_entry_point_group_of_its_own() -> None:
+    groups = [slot.group for slot in SLOTS.values()]
+    assert len(set(groups)) == len(groups)
+    assert all(group.startswith("asyncrl.") for group in groups)
 
 
 def test_discovery_imports_nothing_even_when_a_plugin_is_broken(path: Path) -> None:
@@ -143,11 +150,20 @@ def test_a_broken_plugin_that_is_selected_is_named_with_its_cause(path: Path, so
     [
         ("class Good: pass", "is no class derived from asyncrl.Plugin"),
         ("Good = 3", "is no class derived from asyncrl.Plugin"),
-        (BUFFER.replace("    @hookimpl\n    def buffer_size", "    def buffer_size"), r"buffer_size at \S+module_mine.py:\d+: is named like a hook, but is not marked @hookimpl"),
-        (BUFFER.replace("buffer_take", "buffer_tke"), r"buffer_tke at \S+module_mine.py:\d+: there is no hook of this name; did its author mean 'buffer_take'\?"),
+        (
+            BUFFER.replace("    @hookimpl\n    def buffer_size", "    def buffer_size"),
+            r"buffer_size at \S+module_mine.py:\d+: is named like a hook, but is not marked @hookimpl",
+        ),
+        (
+            BUFFER.replace("buffer_take", "buffer_tke"),
+            r"buffer_tke at \S+module_mine.py:\d+: there is no hook of this name; did its author mean 'buffer_take'\?",
+        ),
         (BUFFER.replace("Options = BufferOptions", "Options = dict"), "do not derive from asyncrl.PluginOptions"),
         (BUFFER + "    class Options(PluginOptions):\n        alpha: int = 1\n", "its option 'alpha' has no description"),
-        (BUFFER + "    class Options(PluginOptions):\n        name: str = Field('', description='x')\n", "its option 'name' can't be"),
+        (
+            BUFFER + "    class Options(PluginOptions):\n        name: str = Field('', description='x')\n",
+            "its option 'name' can't be",
+        ),
         (BUFFER + "    class Options(PluginOptions):\n        a: int | None = Field(1, description='x')\n", "could not say None"),
         (BUFFER + "    class Options(PluginOptions, extra='ignore'): pass\n", "accept unknown keys"),
     ],
@@ -174,6 +190,10 @@ def test_one_class_serves_under_two_names(path: Path) -> None:
 
 def spec(version: str = "1.0", options: str = "{}", distribution: str = "dist-mine") -> PluginSpec:
     return PluginSpec("buffer", "mine", distribution, version, options)
+
+
+def test_nothing_of_a_plugin_crosses_a_process_boundary_but_names_version_and_json() -> None:
+    assert get_type_hints(PluginSpec) == {"slot": str, "name": str, "distribution": str, "version": str, "options": str}
 
 
 def test_another_process_builds_its_own_plugin_from_the_spec(path: Path) -> None:

@@ -31,6 +31,8 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 the run failed, 2 something written is wrong, 3 a plugin is at fault,
     130 interrupted. An exception that is no `AsyncrlError` is a bug and keeps its traceback."""
+    # pydantic would read the metadata of everything that is installed, and import what offers it a plugin.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
         if sys.stdout is not None:
