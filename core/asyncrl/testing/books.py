@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from asyncrl.host import Host
 from asyncrl.rollout.verdicts import PutOutcome, Restored, State, Taken
 from asyncrl.samples import Group
 from asyncrl.testing.groups import make_group, same_group
-from asyncrl.testing.rules import broken, expect
+from asyncrl.testing.rules import expect
 
 Key = Callable[[Group, float, int], Any]
 
@@ -32,15 +34,23 @@ def same_state(one: State, other: State) -> bool:
     )
 
 
+RULE = "test_no_group_is_lost_or_doubled"
+"""Who speaks of answers that are none, and of groups that leave twice or never."""
+
+
 class Books:
     """Puts and takes through a host, as core does.
+
+    Args:
+        strict: whether this is for the rule `RULE`; other rules are skipped where that one fails.
 
     Attributes:
         held: what the buffer holds by these books, by prompt id, in the order of arrival.
         ended: how each other group left: ``taken``, ``evicted`` or ``refused``.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, *, strict: bool = False) -> None:
+        self._strict = strict
         self.put_hook = host.one("buffer_put")
         self.take_hook = host.one("buffer_take")
         self.size_hook = host.one("buffer_size")
@@ -55,7 +65,7 @@ class Books:
         group = make_group(self.arrivals, oldest)
         self.arrivals += 1
         answer: Any = self.put_hook(group=group, score=score)
-        expect(
+        self._expect(
             isinstance(answer, PutOutcome) and not (answer.evicted and not answer.stored),
             promised="buffer_put answers ACCEPTED, accepted(evicted) or FULL",
             happened=f"it answered {answer!r}",
@@ -73,11 +83,17 @@ class Books:
     def take(self, due: int = -1, version: int = 100) -> Group | None:
         """Take the next group."""
         answer = self.take_hook(version=version, due=due)
-        expect(
+        self._expect(
             isinstance(answer, Taken) and len(answer.groups) <= 1,
             promised="buffer_take answers taken(group) or NOTHING",
             happened=f"it answered {answer!r}",
             fix="return taken(group) with one group, or NOTHING, never None",
+        )
+        self._expect(
+            answer.groups or not self.held,
+            promised="a buffer that holds groups gives one when it is asked",
+            happened=lambda: f"it answered NOTHING while it holds the groups of prompts {sorted(self.held)}",
+            fix="hold no group back: whether one is too old is judged by core, and the trainer waits for nothing else",
         )
         if not answer.groups:
             return None
@@ -97,7 +113,7 @@ class Books:
 
     def state(self) -> State:
         state: Any = self.state_hook()
-        expect(
+        self._expect(
             isinstance(state, State),
             promised="buffer_state answers State(groups, extra)",
             happened=f"it answered {state!r}",
@@ -108,7 +124,7 @@ class Books:
 
     def restore(self, state: State) -> Restored:
         restored: Any = self.restore_hook(state=state)
-        expect(
+        self._expect(
             isinstance(restored, Restored),
             promised="buffer_restore answers Restored(left_out)",
             happened=f"it answered {restored!r}",
@@ -119,16 +135,25 @@ class Books:
 
     def _leaves(self, group: Group, how: str) -> None:
         known = self.held.pop(group.prompt_id, None)
-        if known is None:
-            before = self.ended.get(group.prompt_id, "never put")
-            broken(
-                promised="a group leaves the buffer once, by being taken or by being evicted",
-                happened=f"the group of prompt {group.prompt_id} was {how}, which it does not hold: it was {before}",
-                fix="remove a group from the storage in the same place in which it is handed out",
-            )
-        expect(
-            same_group(known[0], group),
+        self._expect(
+            known is not None,
+            promised="a group leaves the buffer once, by being taken or by being evicted",
+            happened=lambda: (
+                f"the group of prompt {group.prompt_id} was {how}, which it does not hold: "
+                f"it was {self.ended.get(group.prompt_id, 'never put')}"
+            ),
+            fix="remove a group from the storage in the same place in which it is handed out",
+        )
+        self._expect(
+            known is not None and same_group(known[0], group),
             promised="what leaves the buffer is what was put into it",
             happened=f"the group of prompt {group.prompt_id} came back as another object with other content",
             fix="store groups as they are; they are immutable",
         )
+        self.ended[group.prompt_id] = how
+
+    def _expect(self, kept: object, **words: Any) -> None:
+        if self._strict:
+            expect(kept, **words)
+        elif not kept:
+            pytest.skip(f"{RULE} fails")

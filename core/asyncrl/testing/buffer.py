@@ -60,15 +60,14 @@ class BufferSuite(BaseSuite):
         @tried(self.examples)
         @given(moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
-            books = self._moved(moves)
-            for _ in range(len(books.held)):
-                _must_give(books)
-            expect(
-                books.take() is None,
-                promised="an empty buffer answers NOTHING",
-                happened="it gave a group more than was put into it",
-                fix="answer NOTHING when the storage is empty",
-            )
+            books = Books(self.host(), strict=True)
+            for move in moves:
+                _move(books, move)
+            while books.held:
+                books.take()
+            books.take()
+            books.state()
+            books.restore(State(()))
 
         rule()
 
@@ -150,7 +149,7 @@ class BufferSuite(BaseSuite):
             happened=lambda: f"it held {_ids(before)} before, and {_ids(books.state())} after a put that it answered FULL",
             fix="look whether there is room before touching anything",
         )
-        _must_give(books)
+        books.take()
         expect(
             books.put().stored,
             promised="a buffer that was full takes a group again once one has been taken",
@@ -164,6 +163,7 @@ class BufferSuite(BaseSuite):
         @tried(self.examples)
         @given(moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
+            self._require_apart()
             old, new = self._moved(moves), self._books()
             new.put()  # what it held before is replaced
             state = old.state()
@@ -194,6 +194,7 @@ class BufferSuite(BaseSuite):
         @tried(self.examples)
         @given(moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
+            self._require_apart()
             watched, left_alone = self._moved(moves), self._moved(moves)
             first, second = watched.state(), watched.state()
             expect(
@@ -217,6 +218,7 @@ class BufferSuite(BaseSuite):
         """Restored with less capacity, it says which groups were left out, and holds the rest."""
         if "capacity_factor" not in self.ready().kind.Options.model_fields:
             pytest.skip("its options have no capacity_factor, so its size can't be changed here")
+        self._require_apart()
         big = Books(self.host(self.make({**self.options, "capacity_factor": 3.0})))
         small = Books(self.host(self.make({**self.options, "capacity_factor": 1.0})))
         for put in range(3 * self.facts().batch_size):
@@ -234,12 +236,11 @@ class BufferSuite(BaseSuite):
 
     def test_two_of_it_share_nothing(self) -> None:
         """What is put into one buffer is not in another one of the same class."""
-        one, other = self._books(), self._books()
-        one.put()
+        sizes = self._sizes_of_two()
         expect(
-            other.size() == 0 and other.take() is None and one.size() == 1,
+            sizes == (1, 0),
             promised="each process, and each test, makes its own buffer, which starts empty",
-            happened=f"after a put into one buffer, another one holds {other.size()} groups",
+            happened=f"after a put into one of two buffers, they hold {sizes[0]} and {sizes[1]} groups",
             fix="make the storage in __init__, as self._groups = …, not in the class",
         )
 
@@ -298,6 +299,18 @@ class BufferSuite(BaseSuite):
     def _books(self, active: Active | None = None) -> Books:
         return Books(self.host(active))
 
+    def _sizes_of_two(self) -> tuple[int, int]:
+        """Sizes of two buffers after a put into the first."""
+        one, other = self._books(), self._books()
+        one.put()
+        return one.size(), other.size()
+
+    def _require_apart(self) -> None:
+        if type(self) not in _APART:
+            _APART[type(self)] = self._sizes_of_two() == (1, 0)
+        if not _APART[type(self)]:
+            pytest.skip("test_two_of_it_share_nothing fails")
+
     def _moved(self, moves: list[tuple[str, int, float]]) -> Books:
         books = self._books()
         for move in moves:
@@ -345,21 +358,15 @@ class BufferSuite(BaseSuite):
         rule()
 
 
+_APART: dict[type, bool] = {}
+
+
 def _move(books: Books, move: tuple[str, int, float]) -> None:
     what, number, score = move
     if what == "put":
         books.put(number, score)
     else:
         books.take(number)
-
-
-def _must_give(books: Books) -> None:
-    expect(
-        books.take() is not None,
-        promised="a buffer that holds groups gives one when it is asked",
-        happened=f"it answered NOTHING while it holds the groups of prompts {sorted(books.held)}",
-        fix="hold no group back: whether one is too old is judged by core, and the trainer waits for nothing else",
-    )
 
 
 def _travelled(state: State) -> State:

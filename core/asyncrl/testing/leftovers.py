@@ -6,9 +6,6 @@ import os
 import time
 from pathlib import Path
 
-PATIENCE = 15.0
-"""Seconds within which a process that was told to end is gone."""
-
 
 def children() -> dict[int, str]:
     """Return the living child processes by id, with their command lines; empty where there is no /proc."""
@@ -24,9 +21,9 @@ def children() -> dict[int, str]:
     return found
 
 
-def left_since(before: dict[int, str]) -> dict[int, str]:
-    """Return the children that were not there before, after waiting a while for them to end."""
-    deadline = time.monotonic() + PATIENCE
+def left_since(before: dict[int, str], patience: float) -> dict[int, str]:
+    """Return the children that were not there before, after waiting `patience` seconds for them to end."""
+    deadline = time.monotonic() + patience
     while (left := {pid: command for pid, command in children().items() if pid not in before}) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left

@@ -22,10 +22,12 @@ class LoggerSuite(BaseSuite):
 
     Attributes:
         most_seconds: in which it must have taken 300 records: the trainer waits meanwhile.
+        leaving_seconds: in which its processes must be gone after log_end.
     """
 
     slot = "loggers"
     most_seconds: ClassVar[float] = 20.0
+    leaving_seconds: ClassVar[float] = 15.0
 
     def test_it_takes_a_whole_run(self) -> None:
         """Start, metrics of every axis, an eval point on time, messages of every level, the end: it raises nothing."""
@@ -123,14 +125,14 @@ class LoggerSuite(BaseSuite):
             cls._told()
             return [_TOLD[cls][0].plugin]
         active = cls.make(options)
-        tell_a_run(cls.host(active))
+        tell_a_run(cls.host(active), cls.leaving_seconds)
         return [active.plugin]
 
     @classmethod
     def _told(cls) -> Told:
         if cls not in _TOLD:
             active = cls.make()
-            _TOLD[cls] = active, tell_a_run(cls.host(active))
+            _TOLD[cls] = active, tell_a_run(cls.host(active), cls.leaving_seconds)
         return _TOLD[cls][1]
 
     def _takes(self, kind: str, promised: str, fix: str) -> None:

@@ -96,8 +96,8 @@ class Told:
     left: list[str] = field(default_factory=list)
 
 
-def tell_a_run(host: Host) -> Told:
-    """Tell every logger of a host a whole run, in a directory that is gone afterwards."""
+def tell_a_run(host: Host, patience: float) -> Told:
+    """Tell every logger of a host a whole run, in a directory that is gone afterwards; its processes may take `patience` seconds to end."""
     told, before_all = Told(), children()
     with TemporaryDirectory() as folder:
         for kind, hook, arguments in calls(Path(folder)):
@@ -111,5 +111,5 @@ def tell_a_run(host: Host) -> Told:
                 told.many_seconds += time.perf_counter() - started
             elif kind != "not finite" and arguments != before:
                 told.changed.append(hook)
-        told.left = list(left_since(before_all).values())
+        told.left = list(left_since(before_all, patience).values())
     return told

@@ -114,8 +114,8 @@ def simulate(host: Host, run: RunFacts, *, script: Script, engines: int = 1, slo
     return run_virtual(main(), limit=LIMIT)
 
 
-def simulate_with_faults(host: Host, run: RunFacts, seed: int = 0) -> SimulatedRun:
-    """Run on two engines that die, hang and fail, with publications, evaluations, and aborted groups that are issued again."""
+def simulate_with_faults(host: Host, run: RunFacts, seed: int = 0, *, on_unused: str = "retry") -> SimulatedRun:
+    """Run on two engines that die, hang and fail, with publications and evaluations; aborted groups are issued again, or dropped."""
     return simulate(
         host,
         run,
@@ -123,7 +123,7 @@ def simulate_with_faults(host: Host, run: RunFacts, seed: int = 0) -> SimulatedR
         engines=2,
         slots=6,
         faults=FAULTS,
-        on_unused="retry",
+        on_unused=on_unused,
         publish_seconds=0.3,
         train_seconds=lambda step: (0.1, 4.0, 1.0)[step % 3],
         eval_seconds=2.0,

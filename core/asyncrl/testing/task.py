@@ -50,12 +50,14 @@ class TaskSuite(BaseSuite):
     Attributes:
         model: a Hugging Face directory to open it with instead; only its tokenizer and config are needed.
         scoring_seconds: in which a score must have come, whatever the completion.
+        leaving_seconds: in which its processes must be gone after task_close.
         repeatable: whether the same completion gets the same reward each time; False for a judge that draws.
     """
 
     slot = "task"
     model: ClassVar[str | Path] = ""
     scoring_seconds: ClassVar[float] = 60.0
+    leaving_seconds: ClassVar[float] = 15.0
     repeatable: ClassVar[bool] = True
 
     def test_its_prompts_are_prompts(self) -> None:
@@ -239,7 +241,7 @@ class TaskSuite(BaseSuite):
         if key not in _SCORED:
             before = children()
             scores = self._in_time(lambda: self._alive(self._score_all, self.options))
-            _SCORED[key] = Scored(scores, list(left_since(before).values()))
+            _SCORED[key] = Scored(scores, list(left_since(before, self.leaving_seconds).values()))
         return _SCORED[key]
 
     async def _score_all(self, host: Host) -> list[tuple[str, Any]]:
@@ -309,8 +311,7 @@ def _own_model(host: Host) -> Path:
     """The model that a task makes, or the tokenizer of characters for one that makes none."""
     if host.has("task_model"):
         with contextlib.suppress(AsyncrlError):
-            model: Path = host.one("task_model")(cache_dir=cache_dir())
-            return model
+            return Path(host.one("task_model")(cache_dir=cache_dir()))
     return character_model()
 
 
