@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl import __version__
+from asyncrl.plugins import SLOTS
 
 CONTENTS = {
     "Use": ["getting-started", "run-directory", "reading-a-run", "simulate", "scheduling", "/examples/README"],
@@ -75,7 +76,7 @@ def _add_contents(app: Any, docname: str, source: list[str]) -> None:
         for title, pages in CONTENTS.items():
             source[0] += "\n".join(["", "```{toctree}", f":caption: {title}", ":glob:", ":hidden:", "", *pages, "```", ""])
     if docname == "docs/plugins/slots/index":
-        source[0] += "\n".join(["", "```{toctree}", ":glob:", ":hidden:", "", "*", "```", ""])
+        source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *SLOTS, "```", ""])
 
 
 def _add_entrance(app: Any, error: Exception | None) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -184,8 +185,13 @@ def check_pip(arguments: list[str], documented: set[str]) -> None:
 
 
 def check_make(arguments: list[str], documented: set[str]) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(arguments) <= targets
+
+
+def check_script(arguments: list[str], documented: set[str]) -> None:
+    """A program of one of our dependencies."""
+    assert metadata.entry_points(group="console_scripts", name="tensorboard")
 
 
 CHECKS: dict[str, Callable[[list[str], set[str]], None]] = {
@@ -193,6 +199,7 @@ CHECKS: dict[str, Callable[[list[str], set[str]], None]] = {
     "python": check_python,
     "pip": check_pip,
     "make": check_make,
+    "tensorboard": check_script,
 }
 
 

@@ -54,9 +54,10 @@ def _subcommands(command: str) -> list[str]:
 
 @contextlib.contextmanager
 def _same_everywhere() -> Iterator[None]:
-    """Neither the terminal, nor the user's folders, nor what else is installed shows."""
+    """Neither the machine, nor the terminal, nor the user's folders, nor what else is installed shows."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, COLUMNS="110", NO_COLOR="1"))
+        stack.enter_context(patch.object(os, "cpu_count", lambda: 64))
         for info in pkgutil.iter_modules(asyncrl.cli.__path__, "asyncrl.cli."):
             module = import_module(info.name)
             if hasattr(module, "discover"):

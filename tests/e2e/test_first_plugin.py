@@ -66,7 +66,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Works
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_first_plugin_is_written_tested_predicted_and_trained_with_as_its_page_says(workshop: Workshop) -> None:
     """Field report 40."""
     workshop.follow(WRITE)
@@ -74,7 +74,7 @@ def test_the_first_plugin_is_written_tested_predicted_and_trained_with_as_its_pa
     assert "buffer/shuffle/overtaken/mean" in metrics.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_it_is_built_and_installed_as_the_page_on_publishing_says(workshop: Workshop) -> None:
     """Field report 40."""
     if not (workshop.folder / "asyncrl-plugin-shuffle").exists():

@@ -67,16 +67,17 @@ def blocks(paper: Path) -> tuple[Block, ...]:
 
 
 def commands(paper: Path) -> Iterator[Command]:
-    """Every command in the page's blocks, without its prompt and its comment."""
+    """Every command in the page's blocks, without its prompt and its comment. A block without a language that begins with one holds
+    nothing else."""
     for block in blocks(paper):
         if block.language == "console":
             for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
                 line, _, output = part.partition("\n")
                 yield Command(paper, block.line, line, output)
-        elif block.language in ("", "sh", "bash"):
+        elif block.language in ("sh", "bash") or (not block.language and PROGRAM.match(block.text)):
             for line in block.text.splitlines():
-                if PROGRAM.match(line) or block.language:
-                    yield Command(paper, block.line, line.split(" #")[0].strip(), "")
+                if text := line.partition(" #")[0].strip():
+                    yield Command(paper, block.line, text, "")
 
 
 def prose(paper: Path) -> str:
