@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asyncrl import Taken, hookimpl
-from asyncrl.errors import OptionError
+from asyncrl import KEEP, Deadline, Group, Plugin, Taken, Verdict, hookimpl
+from asyncrl.errors import OptionError, PluginFailed
 from asyncrl.fit import check_fit
 from asyncrl_fifo import Fifo
 from simulated import facts, host
@@ -37,3 +37,18 @@ def test_waiting_needs_a_buffer_that_can_give_a_group_first() -> None:
         check_fit(host(facts(), ("buffer", KnowsNoDue, {}), policy("wait")))
     check_fit(host(facts(), ("buffer", KnowsNoDue, {}), policy("drop")))
     check_fit(host(facts(), policy("wait")))
+
+
+@pytest.mark.parametrize("answer", [None, 7, "soon"])
+def test_a_deadline_that_is_none_is_its_plugins_fault(answer: Any) -> None:
+    class Nonsense(Plugin):
+        @hookimpl
+        def judge_staleness(self, group: Group, version: int) -> Verdict:
+            return KEEP
+
+        @hookimpl
+        def staleness_deadline(self, oldest: int) -> Deadline:
+            return answer  # type: ignore[no-any-return]
+
+    with pytest.raises(PluginFailed, match=r"staleness plugin 'Nonsense'.*answered staleness_deadline\(0\) with"):
+        check_fit(host(facts(), ("staleness", Nonsense, {})))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncrl.errors import OptionError
 from asyncrl.host import Host
+from asyncrl.rollout.claims import deadline_hook
 
 
 def check_fit(host: Host) -> None:
@@ -20,8 +21,8 @@ def check_fit(host: Host) -> None:
                     origin=active.slot,
                     remedy=remedy,
                 )
-    waits = host.has("staleness_deadline") and host.one("staleness_deadline")(oldest=0).waits
-    if waits and not host.takes("buffer_take", "due"):
+    deadline = deadline_hook(host)
+    if deadline is not None and deadline(0).waits and not host.takes("buffer_take", "due"):
         raise OptionError(
             f"{host.active('staleness')} has the trainer wait for groups that become too old, but {host.active('buffer')} can't "
             "give them first: its buffer_take has no parameter `due`",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from asyncrl import BatchView, Group, Mask, Plugin, PutOutcome, Taken, accepted, hookimpl, taken
-from asyncrl.errors import BooksError, PluginFailed
+from asyncrl.errors import PluginFailed
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger, Place
 from asyncrl.rollout.claims import Claims
@@ -215,7 +215,7 @@ class Doubles(Fifo):
 )
 def test_a_buffer_that_loses_or_doubles_a_group_fails_the_run(kind: type[Plugin], what: str) -> None:
     run = facts(max_concurrent_samples=32)
-    with pytest.raises(BooksError, match=what):
+    with pytest.raises(PluginFailed, match=what):
         simulate(run, host(run, ("buffer", kind, {})), limit=100.0)
 
 

@@ -23,7 +23,7 @@ from asyncrl import (
     drop,
     hookimpl,
 )
-from asyncrl.errors import DeadlineExceeded
+from asyncrl.errors import PluginFailed
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.simulation.engine import Plan
 from asyncrl.simulation.script import EngineEvent
@@ -172,7 +172,7 @@ def test_04_trainer_to_whom_nothing_can_come_is_told_whose_fault_it_is(
 ) -> None:
     run = facts()
     with caplog.at_level(logging.WARNING, "asyncrl"):
-        failed(run_to_its_end(run, host(run, (slot, kind, {})), deadline=100.0), DeadlineExceeded, f"batch of step 1.*{what}")
+        failed(run_to_its_end(run, host(run, (slot, kind, {})), deadline=100.0), PluginFailed, f"batch of step 1.*{what}")
     assert "the trainer has waited 30 s for the batch of step 1: 0 of 4 groups are there" in caplog.text
 
 

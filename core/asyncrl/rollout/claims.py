@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Claims:
         in_flight: groups in flight by the version under which they were started, which no token of theirs is older than.
         batches_of_version: batches that are still to be handed out before the next publication, the one being assembled included.
         steps_left: batches the run still needs, likewise.
+        known: whether groups have a deadline at all.
     """
 
     def __init__(self, host: Host, facts: RunFacts) -> None:
@@ -49,17 +51,10 @@ class Claims:
         self.batches_of_version = facts.publish_interval
         self.steps_left = facts.steps
         self._facts = facts
-        self._deadline = lru_cache(maxsize=1024)(self._ask_deadline)
+        hook = deadline_hook(host)
+        self.known = hook is not None
+        self._deadline = hook or _never
         self._due_at = _DueAt(-1, ANY, False)
-        self._ask: Callable[..., Deadline] | None = None
-        if host.has("staleness_deadline"):
-            self._ask = host.one("staleness_deadline")
-            self._owner = host.owner("staleness_deadline")
-
-    @property
-    def known(self) -> bool:
-        """Whether groups have a deadline at all."""
-        return self._ask is not None
 
     def started(self, version: int) -> None:
         """A group was started while the engines served `version`."""
@@ -75,8 +70,6 @@ class Claims:
 
     def batches_to_deadline(self, version: int) -> int:
         """Batches that may train a group started under `version` now; all that the run still needs without a deadline."""
-        if self._ask is None:
-            return self.steps_left
         last = self._deadline(version).version
         return min(self.steps_left, self.batches_of_version + (last - version) * self._facts.publish_interval)
 
@@ -88,7 +81,7 @@ class Claims:
             held: groups in the buffer by oldest version.
             waiting: oldest versions of the finished groups that wait at a full buffer.
         """
-        if self._ask is None:
+        if not self.known:
             return ANY
         if version != self._due_at.version:
             self._due_at = _DueAt(version, Call(self._due(version)), self._deadline(version).waits)
@@ -120,15 +113,6 @@ class Claims:
         """Return the newest version whose groups have reached their deadline at `version`; deadlines never decrease."""
         return bisect_right(range(version + 1), version, key=lambda oldest: self._deadline(oldest).version) - 1
 
-    def _ask_deadline(self, oldest: int) -> Deadline:
-        assert self._ask is not None
-        answer = self._ask(oldest=oldest)
-        if not isinstance(answer, Deadline) or answer.version < oldest:
-            raise PluginFailed(
-                f"{self._owner} answered staleness_deadline({oldest}) with {answer!r}; right is a Deadline of that version or later"
-            )
-        return answer
-
 
 @dataclass(frozen=True, slots=True)
 class _DueAt:
@@ -137,3 +121,27 @@ class _DueAt:
     version: int
     call: Call
     waits: bool
+
+
+def deadline_hook(host: Host) -> Callable[[int], Deadline] | None:
+    """Return the staleness policy's `staleness_deadline`, its answers checked; None where the policy has no deadlines.
+
+    The callable raises `PluginFailed` for an answer that makes no sense.
+    """
+    if not host.has("staleness_deadline"):
+        return None
+    ask, owner = host.one("staleness_deadline"), host.owner("staleness_deadline")
+
+    def deadline(oldest: int) -> Deadline:
+        answer = ask(oldest=oldest)
+        if not isinstance(answer, Deadline) or answer.version < oldest:
+            raise PluginFailed(
+                f"{owner} answered staleness_deadline({oldest}) with {answer!r}; right is a Deadline of that version or later"
+            )
+        return answer
+
+    return lru_cache(maxsize=1024)(deadline)
+
+
+def _never(oldest: int) -> Deadline:
+    return Deadline(sys.maxsize)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import DeadlineExceeded, PluginFailed, RunError
+from asyncrl.errors import PluginFailed, RunError
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger, reason_word
 from asyncrl.rollout.claims import ANY, Claims
@@ -131,7 +131,7 @@ class Gate:
 
         Raises:
             AsyncrlError: the failure that ended the producer loop, unchanged; at once, whatever is still buffered.
-            DeadlineExceeded: nothing can come any more.
+            PluginFailed: nothing can come any more, because of a scheduler or a buffer.
         """
         if self.trainer_waiting:
             raise RuntimeError("a batch is being taken already")
@@ -330,9 +330,7 @@ class Gate:
         )
         now = (stuck, self._ledger.cursor)
         if stuck and now == self._stuck_before:
-            self.fail(
-                DeadlineExceeded(f"the trainer waited {seconds:.0f} s for {self._wanted} and nothing more can come: {stuck}")
-            )
+            self.fail(PluginFailed(f"the trainer waited {seconds:.0f} s for {self._wanted} and nothing more can come: {stuck}"))
         self._stuck_before = now
 
     def _producer_waits(self, seconds: float) -> None:

@@ -80,8 +80,8 @@ class RolloutService:
 
         Raises:
             AsyncrlError: what ended the producer loop, unchanged.
-            DeadlineExceeded: nothing can come any more.
-            BooksError: a group was lost or doubled.
+            PluginFailed: nothing can come any more, or the buffer lost a group.
+            BooksError: the books do not balance.
         """
         interval = self._facts.publish_interval
         self._claims.steps_left = max(1, self._facts.steps - step + 1)

@@ -65,7 +65,7 @@ class GroupStore:
         try:
             self._ledger.batched(group.prompt_id)
         except BooksError as cause:
-            raise BooksError(f"{self.owner} gave a group that it did not hold: {cause}") from cause
+            raise PluginFailed(f"{self.owner} gave a group that it did not hold: {cause}") from cause
         if self.oldest_version <= due < group.oldest_version:
             raise PluginFailed(
                 f"{self.owner} was asked for a group of version {due} or older, of which it holds some, and gave one of version "
@@ -82,14 +82,14 @@ class GroupStore:
         return self.size, self.size * version - self._version_sum, version - newest, version - oldest
 
     def check(self) -> None:
-        """Raise `BooksError` when the buffer lost or doubled a group."""
+        """Raise `PluginFailed` when the buffer lost or doubled a group."""
         if (real := self._real_size()) != self.size:
-            raise BooksError(f"{self.owner} holds {real} groups, but was given {self.size} that it did not hand back")
+            raise PluginFailed(f"{self.owner} holds {real} groups, but was given {self.size} that it did not hand back")
 
     def state(self) -> State:
         state: State = self._state()
         if len(state.groups) != self.size:
-            raise BooksError(f"{self.owner} gave a state of {len(state.groups)} groups while it holds {self.size}")
+            raise PluginFailed(f"{self.owner} gave a state of {len(state.groups)} groups while it holds {self.size}")
         return state
 
     def restore(self, state: State) -> Sequence[Group]:

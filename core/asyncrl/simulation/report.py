@@ -23,16 +23,19 @@ class Outcome:
 
 
 def bound_limit(scenario: Scenario, measured: Measured) -> float:
-    """Return the seconds that a step takes at least under a staleness bound for whose groups the trainer waits; 0 without one.
+    """Return the seconds that a step takes at least under a staleness bound for whose groups the trainer waits, if each version starts
+    a sample of the longest length; 0 without such a bound.
 
-    The longest sample (L seconds) may start right after a publication, and it must have ended when the trainer takes the last batch
-    that may hold it: K + 1 versions later, less the training (R) and the publication (P) of that last step. With i steps a version,
-    a step takes at least (L + R + P) / (i (K + 1)).
+    That sample (L seconds of generating) may start right after a publication, and must have ended when the trainer takes the last
+    batch that may hold it. From that publication until that batch is trained and published are K + 1 versions of i steps each. They must
+    hold L, the training of that last batch (R), and a publication each (P), during which the engines stand still. So a step
+    takes at least (L + R) / (i (K + 1)) + P / i on average.
     """
     if not scenario.bound_waits or scenario.facts.synchronous:  # a synchronous scheduler starts nothing while training
         return 0.0
-    spent = measured.seconds_max + measured.limit_training + scenario.publish_seconds
-    return spent / (scenario.facts.publish_interval * (scenario.bound + 1))
+    interval = scenario.facts.publish_interval
+    spent = measured.seconds_max + measured.limit_training
+    return spent / (interval * (scenario.bound + 1)) + scenario.publish_seconds / interval
 
 
 # One run ----------------------------------------------------------------------------------------------------------------
@@ -55,8 +58,8 @@ def describe(outcome: Outcome) -> str:
         rows.append(
             (
                 "limit of the bound",
-                f"{least:.3f} s a step where groups start all the time: (longest sample {measured.seconds_max:.3f} s + training + "
-                f"publication) / {steps}; {plain:.3f} s for the longest sample alone",
+                f"{least:.3f} s a step if every version starts a sample of the longest length: ({measured.seconds_max:.3f} s + "
+                f"training) / {steps} + publication; {plain:.3f} s for that sample alone",
             )
         )
     rows += [
@@ -109,7 +112,7 @@ def compare(outcomes: Sequence[Outcome]) -> str:
     ages = range(max(outcome.measured.staleness_max for outcome in outcomes) + 1)
     shares = [(outcome.variant.label, *_shares(outcome.measured, ages)) for outcome in outcomes]
     key = [
-        "step: mean seconds; / limit: over max(generation, training); bound's: seconds a step takes at least under the bound",
+        "step: mean seconds; / limit: over max(generation, training); bound's: limit of the bound, in seconds a step",
         "slots, trainer: share of time busy; staleness: mean and max of trained groups; oldest: age of any trained token",
         "dropped: share of groups; lengths: trained over issued; wait: longest of the trainer, in seconds",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from asyncrl.fit import check_fit
 from asyncrl.host import Host
 from asyncrl.options import RunConfig
 from asyncrl.plugins import build_host
+from asyncrl.rollout.claims import deadline_hook
 from asyncrl.run_file import SIMULATE
 from asyncrl.simulation.clock import run_virtual
 from asyncrl.simulation.engine import ScriptedEngine
@@ -28,6 +30,8 @@ from asyncrl.simulation.trace import RunTimes, Trace, read_trace
 
 PATIENCE = 100
 """How many times as long as the slowest schedule a simulation may take before it counts as stuck."""
+STUCK_SECONDS = 600.0
+"""Virtual seconds after which a trainer that waits asks whether anything can still come."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,13 @@ class Scenario:
             DeadlineExceeded: nothing can happen any more, or it takes far longer than any schedule should.
             AsyncrlError: what ended the run.
         """
-        return run_virtual(self._run(on_step), limit=self._limit())
+        log = logging.getLogger("asyncrl")
+        level = log.level
+        log.setLevel(logging.ERROR)  # what a run warns about, such as waiting, is what a simulation measures
+        try:
+            return run_virtual(self._run(on_step), limit=self._limit())
+        finally:
+            log.setLevel(level)
 
     async def _run(self, on_step: Callable[[int], None]) -> Measured:
         core, options = self.config.core, self.config.simulate
@@ -95,7 +105,7 @@ class Scenario:
             eval_interval=self.eval_interval,
             pause_mode=core.publish_mode,
             on_unused=core.on_unused,
-            wait_warning=math.inf,
+            wait_warning=STUCK_SECONDS,
             keep_batches=False,
             faults=[EngineEvent(fault.engine, fault.at, fault.kind, fault.factor) for fault in options.faults],
         )
@@ -172,7 +182,8 @@ def prepare(config: RunConfig) -> Scenario:
     host = _host(config, facts, recorded)
     host.each("check_run", run=facts)
     check_fit(host)
-    deadline = host.one("staleness_deadline")(oldest=0) if host.has("staleness_deadline") else None
+    ask = deadline_hook(host)
+    deadline = ask(0) if ask is not None else None
     times = trace.times if trace is not None else None
     blocking = any(getattr(kind, "uses_rollout_engines", False) for kind in config.classes if kind.slot == "eval")
     busy = min(engines * slots, core.concurrency)
