@@ -5,6 +5,7 @@ UPDATE_GOLDEN=1 pytest tests/cli/test_plugins_new.py      write the golden file 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -13,7 +14,10 @@ import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import ModuleType
 
+import asyncrl
+import asyncrl.testing
 import pytest
 from asyncrl.cli.main import main
 from asyncrl.cli.new import SKETCHES, contents, write
@@ -75,7 +79,7 @@ def outcomes(sources: dict[str, Path], site: Path, tmp_path_factory: pytest.Temp
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *folders]
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     cwd = next(iter(sources.values())).parent
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=900)
     assert report.exists(), done.stdout + done.stderr
     found: dict[str, list[str]] = {slot: [] for slot in SLOTS}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -86,6 +90,7 @@ def outcomes(sources: dict[str, Path], site: Path, tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)  # the first one runs them all
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_new_plugin_passes_its_own_tests(slot: str, outcomes: dict[str, list[str]]) -> None:
     assert [line for line in outcomes[slot] if line != "passed"] == []
@@ -102,6 +107,14 @@ def test_every_slot_has_a_template_for_the_current_hooks_with_options_and_a_metr
         assert kind.hook_api == HOOK_API and "hook_api" in vars(kind.__mro__[1]), found
         assert kind.Options.model_fields and kind.Metrics.declared(""), found
         assert found.summary.endswith(".") and found.summary[0].isupper(), found
+
+
+@pytest.mark.parametrize("module", [asyncrl, asyncrl.testing], ids=lambda module: module.__name__)
+def test_a_type_checker_sees_every_public_name(module: ModuleType) -> None:
+    """It takes a class that it does not see for Any, and refuses to have plugins derived from it."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    seen = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(module.__all__) - {"__version__", "SUITES"} == seen - {None}
 
 
 @pytest.mark.parametrize("slot", SLOTS)

@@ -24,8 +24,13 @@ def look(catalog: Catalog) -> Iterator[Said]:
     names = dict.fromkeys(found.distribution for found in catalog.plugins)
     leftovers = _leftovers({normalized(name) for name in names})
     for name in names:
-        distribution = metadata.distribution(name)
-        yield from (("incompatible", name, text) for text in incompatible(distribution))
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            offers = ", ".join(f"{found.slot}:{found.name}" for found in catalog.plugins if found.distribution == name)
+            yield "stray", name, f"the metadata that offers {offers} has no name, or another one than its folder"
+            continue
+        yield from ((kind, name, text) for kind, text in requirements(distribution))
         if versions := leftovers.get(normalized(name)):
             text = f"{name} left the metadata of another version behind: {' and '.join(versions)} (pip uninstall it, then install it)"
             yield "stale", name, text
@@ -44,16 +49,21 @@ def duplicates(catalog: Catalog) -> Iterator[Said]:
             yield "duplicate", "", f"{slot} plugin {name!r} is offered by {' and '.join(distributions)} (write {choices})"
 
 
-def incompatible(distribution: metadata.Distribution) -> Iterator[str]:
-    """What a distribution asks of asyncrl-core, if another version is installed."""
-    from packaging.requirements import Requirement
+def requirements(distribution: metadata.Distribution) -> Iterator[tuple[str, str]]:
+    """What a distribution asks of asyncrl-core, if another version is installed; and what can't be read of what it asks."""
+    from packaging.requirements import InvalidRequirement, Requirement
 
     have = metadata.version("asyncrl-core")
     for line in distribution.requires or ():
-        wanted = Requirement(line)
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            yield "stray", f"{distribution.name} {distribution.version} requires {line!r}, which can't be read"
+            continue
         applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         if applies and normalized(wanted.name) == "asyncrl-core" and not wanted.specifier.contains(have, prereleases=True):
-            yield f"{distribution.name} {distribution.version} needs {wanted}, and asyncrl-core {have} is installed"
+            text = f"{distribution.name} {distribution.version} needs {wanted}, and asyncrl-core {have} is installed"
+            yield "incompatible", text
 
 
 # Stale --------------------------------------------------------------------------------------------------------------------
@@ -144,8 +154,9 @@ def _other_files(distribution: metadata.Distribution, source: Path) -> Iterator[
 def _leftovers(names: set[str]) -> dict[str, list[str]]:
     """Versions of those distributions that have several sets of metadata in one folder: only the first of them is ever seen."""
     versions: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for distribution in dict.fromkeys(metadata.distributions()):
-        name = normalized(distribution.name or "")
+    for distribution in metadata.distributions():
+        about = distribution.metadata
+        name = normalized((about and about["Name"]) or "")
         if name in names:
-            versions[str(distribution.locate_file("")), name].append(distribution.version)
+            versions[str(distribution.locate_file("")), name].append(about["Version"])
     return {name: found for (_, name), found in versions.items() if len(set(found)) > 1}

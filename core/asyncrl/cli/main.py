@@ -7,15 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from asyncrl import __version__
-from asyncrl.errors import AsyncrlError, OptionError, PluginError
+from asyncrl.errors import AsyncrlError, OptionError, PluginError, RunError
 
 COMMANDS = {
     "train": "train a model: asyncrl train RUN.toml [--OPTION VALUE] [--SLOT NAME] [--SLOT.OPTION VALUE]",
     "simulate": "predict a run without its models: asyncrl simulate RUN.toml [--compare SLOT=NAME,NAME] [--sweep OPTION=VALUE,VALUE]",
-    "plugins": "list the installed plugins, or show one",
+    "plugins": "list the installed plugins, show one, make a new one, test one, check all",
 }
 """Each is a module of this package with `run(arguments) -> exit code`."""
 INTERRUPTED = 130
@@ -34,29 +34,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # pydantic would read the metadata of everything that is installed, and import what offers it a plugin.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return code
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:  # also where argparse has printed its help and exits
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except AsyncrlError as error:
         report(error)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         return 1
+    except OSError as error:
+        broken = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and not _takes_output(stream)]
+        if not broken:
+            raise
+        for stream in broken:
+            _silence(stream)
+        report(RunError(f"the output can't be written: {error.strerror}"))
+        return 1
+
+
+def _takes_output(stream: TextIO) -> bool:
+    """Whether a stream can be written to. One that could not still holds what it was to write."""
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere, or the interpreter would complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: AsyncrlError) -> None:
     """Print one line on stderr; for a plugin's fault also where in the plugin it happened."""
-    print(f"asyncrl: error: {error}", file=sys.stderr)
+    lines = [f"asyncrl: error: {error}\n"]
     if isinstance(error, PluginError):
         import traceback
 
         cause = error.__cause__
         detail = error.detail or ("".join(traceback.format_exception(cause)) if cause else "")
-        print("".join(f"  {line}\n" for line in detail.splitlines()), end="", file=sys.stderr)
+        lines += [f"  {line}\n" for line in detail.splitlines()]
+    try:
+        print("".join(lines), end="", file=sys.stderr, flush=True)
+    except OSError:  # nobody can be told; the exit code still says it
+        _silence(sys.stderr)
 
 
 def _run(arguments: Sequence[str]) -> int:

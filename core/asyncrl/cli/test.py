@@ -21,7 +21,7 @@ from asyncrl.plugins import Found, discover, load
 from asyncrl.run_file import Given
 
 if TYPE_CHECKING:
-    from asyncrl.testing.base import BaseSuite
+    from asyncrl.testing import BaseSuite
 
 COMMAND = "asyncrl plugins test"
 ALL_PASSED, SOME_FAILED, INTERRUPTED, NONE_CHOSEN = 0, 1, 2, 5

@@ -13,8 +13,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from asyncrl.testing.base import BaseSuite
+if TYPE_CHECKING:  # the same names for type checkers, which don't run `__getattr__`
+    from asyncrl.testing.base import BaseSuite as BaseSuite
+    from asyncrl.testing.buffer import BufferSuite as BufferSuite
+    from asyncrl.testing.engine import EngineSuite as EngineSuite
+    from asyncrl.testing.eval import EvalSuite as EvalSuite
+    from asyncrl.testing.filters import FilterSuite as FilterSuite
+    from asyncrl.testing.logger import LoggerSuite as LoggerSuite
+    from asyncrl.testing.observer import ObserverSuite as ObserverSuite
+    from asyncrl.testing.producer import ProducerSuite as ProducerSuite
+    from asyncrl.testing.scheduler import SchedulerSuite as SchedulerSuite
+    from asyncrl.testing.staleness import StalenessSuite as StalenessSuite
+    from asyncrl.testing.task import TaskSuite as TaskSuite
+    from asyncrl.testing.trainer import TrainerSuite as TrainerSuite
 
 _SUITES = {
     "task": ("TaskSuite", "task"),
