@@ -251,6 +251,13 @@ def test_every_hook_is_documented_and_some_test_uses_it(hook: str) -> None:
     assert any(re.search(rf"\b{hook}\b", test.read_text()) for test in tests if test != Path(__file__))
 
 
+@pytest.mark.parametrize("process", hookspecs.CALLED_IN)
+def test_the_contract_of_a_hook_names_the_processes_that_call_it(process: str) -> None:
+    for hook in hookspecs.CALLED_IN[process]:
+        where = (getattr(hookspecs, hook).__doc__ or "").partition(". ")[0].lower()
+        assert process in where, f"{hook}: {where}"
+
+
 def test_every_exception_is_documented() -> None:
     text = (REFERENCE / "errors.md").read_text()
     kinds = [AsyncrlError]

@@ -11,7 +11,6 @@ from typing import Any
 import asyncrl
 import numpy as np
 import pytest
-from asyncrl.options import resolve
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from papers import PAPERS, blocks, relative
@@ -158,11 +157,3 @@ def test_the_readmes_buffer_plugin_works() -> None:
     assert buffer.buffer_take(0) == asyncrl.taken(newer)
     assert buffer.buffer_restore(state) == asyncrl.Restored()
     assert buffer.buffer_size() == 2
-
-
-def test_the_readmes_run_file_has_only_options_that_exist(tmp_path: Path) -> None:
-    """Field report 40."""
-    file = tmp_path / "own.toml"
-    file.write_text(next(text for text in readme_blocks("toml") if "[task]" in text))
-    (selected,) = [plugin for plugin in resolve(file, []).plugins if plugin.found.slot == "task"]
-    assert (selected.found.name, selected.options.path) == ("jsonl", tmp_path / "train.jsonl")

@@ -14,8 +14,8 @@ from asyncrl.errors import AsyncrlError
 from generator.markdown import code, page, prose
 
 HEAD = """\
-Everything here is imported as `asyncrl.NAME`, and loaded when it is used. These names and the [hooks](hooks.md) are what the
-[compatibility policy](../plugins/compatibility.md) speaks of; any other module of asyncrl may change at any time."""
+Everything here is imported as `asyncrl.NAME`, and loaded when it is used. What is promised about these
+names: [Compatibility](../plugins/compatibility.md)."""
 TITLES = {
     "authoring": "What a plugin derives from",
     "hookspecs": "Hooks",

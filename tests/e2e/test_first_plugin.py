@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from papers import ROOT, blocks, commands
+from papers import ROOT, blocks, commands, install_documented_plugins
 
 PATIENCE = 280.0
 WRITE = ROOT / "docs/plugins/first-plugin.md"
@@ -63,6 +63,17 @@ class Workshop:
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("workshop"), cache_dir)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("arguments", ["newest-first --declare order=lifo", "variance-score"])
+def test_the_plugins_that_other_pages_show_keep_their_contract(arguments: str, tmp_path: Path) -> None:
+    """Field report 40."""
+    install_documented_plugins(tmp_path)
+    command = [sys.executable, "-m", "asyncrl", "plugins", "test", *arguments.split()]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(600)
