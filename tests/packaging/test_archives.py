@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncrl
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [ROOT / "core", *sorted(file.parent for file in ROOT.glob("plugins/*/*/pyproject.toml")), ROOT]
@@ -123,3 +124,11 @@ def from_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @each
 def test_a_wheel_from_the_sdist_is_the_wheel_from_the_sources(dist: Path, from_sources: Path, folder: Path) -> None:
     assert read_wheel(dist, folder) == read_wheel(from_sources, folder)
+
+
+def test_extras_name_what_is_built_and_all_names_what_they_name() -> None:
+    extras = project(ROOT)["optional-dependencies"]
+    names = {project(folder)["name"] for folder in FOLDERS}
+    assert {Requirement(line).name for lines in extras.values() for line in lines} <= names
+    everything = extras.pop("all")
+    assert sorted(everything) == sorted(line for lines in extras.values() for line in lines)
