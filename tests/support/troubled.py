@@ -79,9 +79,11 @@ class Case:
 
     def script(self, request: GenerateRequest, number: int) -> Plan:
         rng = random.Random(self.seed * 1_000_003 + number)
-        fails = rng.random() < self.failing or (self.cursed and request.affinity % 7 == 3)
-        # With few slots the requests behind one that hangs would run out of time too, until a run has lost so many that it ends.
-        fault: Any = rng.choice(["error", "abort", "hang"] if self.slots == PLENTY else ["error", "abort"]) if fails else ""
+        cursed, fails = self.cursed and request.affinity % 7 == 3, rng.random() < self.failing
+        # What hangs holds slots until its deadline: with few of them, or always for the same prompts, nothing else could be generated
+        # in between, and the run would rightly end because so many groups in a row had failed.
+        kinds = ["error", "abort"] if cursed or self.slots != PLENTY else ["error", "abort", "hang"]
+        fault: Any = rng.choice(kinds) if cursed or fails else ""
         return Plan(
             tokens=1 + int(rng.expovariate(0.08)) % 64,
             first=rng.choice([0.0, 0.25]),
