@@ -35,15 +35,15 @@ class Written:
         return [(row[axis], row[name]) for row in self.rows if name in row]
 
 
-def offline_file(directory: Path) -> Path:
-    (found,) = directory.glob("wandb/offline-run-*/run-*.wandb")
+def offline_file(directory: Path, pattern: str = "offline-run-*") -> Path:
+    (found,) = directory.glob(f"wandb/{pattern}/run-*.wandb")
     return found
 
 
-def read_offline(directory: Path) -> Written:
+def read_offline(directory: Path, pattern: str = "offline-run-*") -> Written:
     """Read the one offline run below `directory`."""
     store, written = DataStore(), Written()
-    store.open_for_scan(str(offline_file(directory)))
+    store.open_for_scan(str(offline_file(directory, pattern)))
     while (data := store.scan_data()) is not None:
         record = Record()
         record.ParseFromString(data)

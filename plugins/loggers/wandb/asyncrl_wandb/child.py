@@ -48,7 +48,10 @@ def main() -> int:
             getattr(session, kind)(*content)
         except Exception as error:
             report(rejected=f"{type(error).__name__}: {error}")
-    session.finish()
+    try:
+        session.finish()
+    except TimeoutError:
+        report(late=True)
     return 0
 
 

@@ -92,7 +92,7 @@ class Link:
             self._thread.join(self._left())
         if self._thread.is_alive():
             self._killed = True
-            self._note(logging.WARNING, f"W&B did not take everything within {timeout:.0f} s; {self._rescue()}")
+            self._note_late()
         self._kill()
         self._thread.join(KILL_SECONDS)
 
@@ -174,9 +174,12 @@ class Link:
             if not line:
                 return False
             report = json.loads(line)
-            if not self.rejected:
-                self._note(logging.WARNING, f"W&B refused a record (said once): {report['rejected']}, see {self._log_file}")
-            self.rejected += 1
+            if "late" in report:
+                self._note_late()
+            elif "rejected" in report:
+                if not self.rejected:
+                    self._note(logging.WARNING, f"W&B refused a record (said once): {report['rejected']}, see {self._log_file}")
+                self.rejected += 1
         return True
 
     def _write(self, process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
@@ -206,13 +209,14 @@ class Link:
     def _rescue(self) -> str:
         return f"`wandb sync {self._directory}` uploads what is there, {self._log_file} has what it said"
 
+    def _note_late(self) -> None:
+        self._note(logging.WARNING, f"W&B did not take everything in its time at the end; {self._rescue()}")
+
     def _note(self, level: int, text: str) -> None:
         self._notes.append((level, text))
 
     def _kill(self) -> None:
         """End the process and all that it started, wherever they have moved to."""
         for process in processes_of(self._marker, [], frozenset({os.getpid()})):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue

@@ -15,6 +15,8 @@ from asyncrl_wandb.options import WandbOptions
 from asyncrl_wandb.series import definitions
 
 log = logging.getLogger("asyncrl")
+UPLOAD_SHARE = 0.7
+"""Of the time at the end; the rest is for closing files."""
 LOST = "queue_full"
 REFUSED = "failed"
 
@@ -59,6 +61,7 @@ class Wandb(Plugin):
             "definitions": definitions(header.metrics),
             "axes": [axis.value for axis in Axis],
             "controller": os.getpid(),
+            "finish_seconds": UPLOAD_SHARE * options.finish_seconds,
         }
         for reason in (LOST, REFUSED):
             self.metrics.dropped.add(0, reason)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wandb
-
 from asyncrl_wandb.series import SAMPLE_COLUMNS, SAMPLES
 
 INIT = ("project", "entity", "group", "tags", "name", "id", "dir", "config", "mode")
@@ -17,8 +16,11 @@ class Session:
     """Begins a run; takes what `Link` sends, one method a kind of message.
 
     Args:
-        start: what `wandb.init` takes (see `INIT`); `resume`: whether the id is one to go on with; `axes` and `definitions`: names of the
-            axes, and pairs (metric, axis); `controller`: process whose use of the machine is recorded.
+        start: what `wandb.init` takes (see `INIT`) and
+            ``resume``: whether the id is one to go on with;
+            ``axes``, ``definitions``: names of the axes, and pairs (metric, axis);
+            ``controller``: process whose use of the machine is recorded;
+            ``finish_seconds``: after so many at the end W&B stops uploading and leaves the rest on disk.
 
     Raises:
         Exception: whatever W&B raises; also after blocking for minutes.
@@ -35,6 +37,8 @@ class Session:
             x_disable_meta=True,
             x_save_requirements=False,
             x_stats_pid=start["controller"],
+            finish_timeout=start["finish_seconds"],
+            finish_timeout_raises=True,
         )
         online = start["mode"] == "online"
         resume = "allow" if start["resume"] and online else None
@@ -65,7 +69,7 @@ class Session:
         self._run.summary.update({"run_summary": dict(summary)})
 
     def finish(self) -> None:
-        """Hand everything to W&B; blocks until its server has it."""
+        """Close W&B's files, and wait until its server has everything. Raises TimeoutError when that takes too long."""
         self._run.finish(exit_code=self._exit_code)
 
     def _define(self, name: str, axis: str) -> None:
