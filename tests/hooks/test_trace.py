@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asyncrl import KEEP, Group, Plugin, PluginOptions, Prompt, RunFacts, Sample, Score, Verdict, drop, hookimpl
+from asyncrl import KEEP, Group, Plugin, PluginOptions, Prompt, RunFacts, Sample, Score, Verdict, __version__, drop, hookimpl
 from asyncrl.cli.main import main
 from asyncrl.errors import PluginFailed
 from asyncrl.hook_trace import IN_FULL, HookTrace, TraceFile, brief
@@ -169,7 +169,7 @@ def test_a_trace_that_cannot_be_written_ends_with_a_warning_and_not_the_run(
 
 
 def test_without_the_option_there_is_no_trace_and_with_it_each_process_names_its_file(tmp_path: Path) -> None:
-    spec = PluginSpec("buffer", "fifo", "asyncrl-plugin-fifo", "0.1.0", '{"capacity_factor": 2.0}')
+    spec = PluginSpec("buffer", "fifo", "asyncrl-plugin-fifo", __version__, '{"capacity_factor": 2.0}')
     facts = replace(RUN, run_dir=str(tmp_path))
     assert build_host([spec], facts).trace is None
     host = build_host([spec], replace(facts, trace_hooks=True), {"buffer"})
