@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,26 @@ def test_paths_of_a_file_refer_to_it_and_those_of_flags_and_defaults_to_here(
     assert options(config, "task").path == place.folder / "data/x"
     assert (config.core.publish_dir, config.core.runs_dir) == (tmp_path / "p", tmp_path / "runs")
     assert options(config, "trainer").folder == tmp_path / "scratch"
-    assert place.resolve('model = ""').core.model is None
+
+
+@pytest.mark.parametrize(
+    ("file", "flags"),
+    [
+        ('model = ""', ()),
+        ('runs_dir = ""', ()),
+        ('[simulate]\ntrace = ""', ()),
+        ('[task]\nname = "from-file"\npath = ""', ()),
+        ('[trainer]\nfolder = ""', ()),
+        (None, ("--model", "")),
+        (None, ("--publish-dir=",)),
+        (None, ("--trainer.folder", "")),
+    ],
+)
+def test_an_empty_path_is_refused_and_not_taken_for_none_or_the_current_directory(
+    place: Place, file: str | None, flags: Sequence[str]
+) -> None:
+    with pytest.raises(OptionError, match="got '', wants a path"):
+        place.resolve(file, *flags)
 
 
 # Written again ----------------------------------------------------------------------------------------------------------------
@@ -174,7 +193,7 @@ TRAINER = st.fixed_dictionaries(
         "compile": st.booleans(),
         "limit": st.none() | st.integers(1, 10**9),
         "high": st.floats(1.0, allow_infinity=True),
-        "folder": st.text("abc/. é", max_size=8),
+        "folder": st.text("abc/. é", min_size=1, max_size=8),
     },
 )
 CORE = st.fixed_dictionaries(
@@ -187,7 +206,7 @@ CORE = st.fixed_dictionaries(
         "publish_mode": st.sampled_from(["retract", "in_place"]),
         "eval_before_training": st.booleans(),
         "name": st.from_regex(re.compile(r"\A\w[\w.-]{0,5}\Z", re.ASCII)),
-        "runs_dir": st.text("ab/.", max_size=6),
+        "runs_dir": st.text("ab/.", min_size=1, max_size=6),
         "ray_address": st.text(st.characters(exclude_categories=["Cs", "Cc"])),
     },
 )

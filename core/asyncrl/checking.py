@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import AsyncrlError, OptionError, PluginLoadError
-from asyncrl.fields import from_text, is_secret, is_switch, plain, rebase, words
+from asyncrl.fields import can_be_none, from_text, has_empty_path, is_secret, is_switch, plain, rebase, words
 from asyncrl.run_file import Given
 from asyncrl.run_options import Contradiction, RunOptions
 from asyncrl.scrub import hide, secrets_in
@@ -20,8 +20,21 @@ from asyncrl.scrub import hide, secrets_in
 M = TypeVar("M", bound=BaseModel)
 
 
-def build(kind: type[M], given: Mapping[str, Given], key: str, what: str, origins: dict[str, str], *, at: str = "") -> M:
-    """Validate what was written into a model of options, with all paths absolute; record the origins."""
+def build(
+    kind: type[M],
+    given: Mapping[str, Given],
+    key: str,
+    what: str,
+    origins: dict[str, str],
+    *,
+    at: str = "",
+    elsewhere: Callable[[str], Sequence[str]] = lambda option: (),
+) -> M:
+    """Validate what was written into a model of options, with all paths absolute; record the origins.
+
+    Args:
+        elsewhere: says of an option that `kind` has not which other plugins of its slot have it.
+    """
     prefix = f"{key}." if key else ""
     values = {}
     for option, one in given.items():
@@ -29,12 +42,19 @@ def build(kind: type[M], given: Mapping[str, Given], key: str, what: str, origin
         if info is None:
             candidates = [*(prefix + name for name in kind.model_fields), *RunOptions.model_fields]
             others = f"it has {', '.join(kind.model_fields)}" if kind.model_fields else "it has none"
-            remedy = hint(prefix + option, candidates, "--" if one.text else "", otherwise=others)
+            if having := elsewhere(option):
+                remedy = f"{' and '.join(map(repr, having))} would have it; this one{others.removeprefix('it')}"
+            else:
+                remedy = hint(prefix + option, candidates, "--" if one.text else "", otherwise=others)
             raise OptionError(f"{what} has no option {option!r}", origin=one.origin, remedy=remedy)
         origins[prefix + option] = one.origin
         value = one.value
         if one.text:
             value = _flag_value(option, one, kind)
+        if any(has_empty_path(info.annotation, each) for each in (value, one.value[-1] if one.text else None)):
+            without = "write none" if one.text else "leave it out"
+            remedy = f"for no path {without}" if can_be_none(info.annotation) else "the current directory is ."
+            raise OptionError("got '', wants a path", origin=one.origin, remedy=remedy)
         values[option] = rebase(info.annotation, value, one.base)
     try:
         model = kind.model_validate_json(json.dumps(values, default=str), strict=True)

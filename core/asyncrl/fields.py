@@ -166,15 +166,13 @@ def _as_json(text: str) -> list[Any]:
 
 
 def rebase(annotation: Any, value: Any, base: Path) -> Any:
-    """Return JSON data with every relative path in it made absolute below `base`; an empty one is None where None is allowed."""
+    """Return JSON data with every relative path in it made absolute below `base`."""
     annotation = _bare(annotation)
     origin, arguments = _parts(annotation)
     if annotation is Path and isinstance(value, str):
         return str(base / Path(value).expanduser())
     if origin is Union:
         inner = [part for part in arguments if part is not type(None)]
-        if value == "" and _bare(inner[0]) is Path and type(None) in arguments:
-            return None
         return rebase(inner[0], value, base) if len(inner) == 1 else value
     if isinstance(value, list) and arguments:
         return [rebase(arguments[0], item, base) for item in value]
@@ -184,6 +182,24 @@ def rebase(annotation: Any, value: Any, base: Path) -> Any:
         fields = annotation.model_fields
         return {key: rebase(fields[key].annotation, item, base) if key in fields else item for key, item in value.items()}
     return value
+
+
+def has_empty_path(annotation: Any, value: Any) -> bool:
+    """Whether JSON data for a type has '' where a path belongs: it would mean the current directory, which nobody writes so."""
+    annotation = _bare(annotation)
+    origin, arguments = _parts(annotation)
+    if annotation is Path:
+        return bool(value == "")
+    if origin is Union:
+        return str not in arguments and any(has_empty_path(part, value) for part in arguments)
+    if isinstance(value, list) and arguments:
+        return any(has_empty_path(arguments[0], item) for item in value)
+    if isinstance(value, dict) and len(arguments) == 2:
+        return any(has_empty_path(arguments[1], item) for item in value.values())
+    if isinstance(value, dict) and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields
+        return any(has_empty_path(fields[key].annotation, item) for key, item in value.items() if key in fields)
+    return False
 
 
 def plain(value: Any, *, secrets: bool) -> Any:

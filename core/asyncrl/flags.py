@@ -27,11 +27,14 @@ class Flag:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """`positionals` are the arguments that belong to no flag: the run's file, if all is well."""
+    """`positionals` are the arguments that belong to no flag: the run's file, if all is well. `command` is whose line it is, as in
+    ``asyncrl train``, and `own` are the flags that only it has."""
 
     flags: tuple[Flag, ...] = ()
     positionals: tuple[str, ...] = ()
     help: bool = False
+    command: str = "train"
+    own: tuple[str, ...] = ()
 
 
 def scan(arguments: Sequence[str], switches: Collection[str]) -> CommandLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from asyncrl.hook_checks import hook_doubts
 from asyncrl.plugins import SLOTS, Catalog, Found, PluginSpec, discover, load
 from asyncrl.run_file import SIMULATE, RunFile, read_run_file
 from asyncrl.run_options import RunOptions
-from asyncrl.selection import choose, option_key, refuse_strays, sort_flags
+from asyncrl.selection import choose, option_key, owners, refuse_strays, sort_flags
 from asyncrl.simulation.options import SimulateOptions
 
 SWITCHES = frozenset(name.replace("_", "-") for name, info in RunOptions.model_fields.items() if is_switch(info))
@@ -153,12 +154,13 @@ def resolve_line(line: CommandLine, file: Path | None = None, catalog: Catalog |
     core = build(RunOptions, {**content.core, **flags.core}, "", "the run", origins)  # before imports that may take seconds
     simulate = build(SimulateOptions, {**content.simulate, **flags.simulate}, SIMULATE, "the simulation", origins)
     kinds = [(choice, found, load(found)) for choice, found in choices]
-    refuse_strays(content, flags, kinds)
+    refuse_strays(content, flags, kinds, command=line.command, own=line.own)
     plugins = []
     for choice, found, kind in kinds:
         key = option_key(found)
         given = {**choice.options, **flags.plugins.pop(key, {})}
-        options = build(kind.Options, given, key, f"{found.slot} plugin {found.name!r}", origins, at=choice.origin)
+        what, elsewhere = f"{found.slot} plugin {found.name!r}", functools.partial(owners, found, catalog=catalog)
+        options = build(kind.Options, given, key, what, origins, at=choice.origin, elsewhere=elsewhere)
         plugins.append(Selected(found, kind, options, choice.wanted))
         notes += [f"{found}: {doubt}" for doubt in hook_doubts(found.slot, kind)]
     return RunConfig(core, simulate, tuple(plugins), tuple(notes), origins, file)

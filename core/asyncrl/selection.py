@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from pathlib import Path
 
 from asyncrl.authoring import Plugin
 from asyncrl.checking import hint
-from asyncrl.errors import OptionError
+from asyncrl.errors import OptionError, PluginError
 from asyncrl.flags import Flag
-from asyncrl.plugins import SLOTS, Catalog, Found
+from asyncrl.plugins import SLOTS, Catalog, Found, load
 from asyncrl.run_file import SIMULATE, Choice, Given, RunFile
 from asyncrl.run_options import RunOptions
 from asyncrl.simulation.options import SimulateOptions
@@ -111,17 +112,26 @@ def option_key(found: Found) -> str:
     return f"{found.slot}.{found.name}" if SLOTS[found.slot].many else found.slot
 
 
-def refuse_strays(content: RunFile, flags: SortedFlags, kinds: Sequence[tuple[Choice, Found, type[Plugin]]]) -> None:
-    """Raise for a key or flag that names nothing, suggesting any option that the run does have."""
+def refuse_strays(
+    content: RunFile,
+    flags: SortedFlags,
+    kinds: Sequence[tuple[Choice, Found, type[Plugin]]],
+    *,
+    command: str = "train",
+    own: Sequence[str] = (),
+) -> None:
+    """Raise for a key or flag that names nothing, suggesting any option that the run does have, or flag of the command's `own`."""
+    otherwise = f"asyncrl {command} --help lists them"
     options = [*RunOptions.model_fields, *SLOTS, *(f"{SIMULATE}.{option}" for option in SimulateOptions.model_fields)]
     options += [f"{option_key(found)}.{option}" for _, found, kind in kinds for option in kind.Options.model_fields]
     for given in content.unknown:
         name = given.origin.rpartition(": ")[2]
         if isinstance(given.value, dict) and (near := difflib.get_close_matches(name, [*SLOTS, SIMULATE], n=1)):
             raise OptionError("there is no such table", origin=given.origin, remedy=f"did you mean [{near[0]}]?")
-        raise OptionError("there is no such option", origin=given.origin, remedy=hint(name, options, ""))
+        raise OptionError("there is no such option", origin=given.origin, remedy=hint(name, options, "", otherwise=otherwise))
     for flag in flags.unknown:
-        raise OptionError("there is no such option", origin=flag.shown, remedy=hint(flag.name, options, "--"))
+        remedy = hint(flag.name, [*options, *own], "--", otherwise=otherwise)
+        raise OptionError("there is no such option", origin=flag.shown, remedy=remedy)
     active = [option_key(found) for _, found, _ in kinds]
     for key, table in flags.plugins.items():
         if key not in active:
@@ -129,8 +139,20 @@ def refuse_strays(content: RunFile, flags: SortedFlags, kinds: Sequence[tuple[Ch
             slot, _, name = key.partition(".")
             if not SLOTS[slot].many:
                 stray = f"{key}.{next(iter(table))}"
-                raise OptionError("there is no such option", origin=origin, remedy=hint(stray, options, "--"))
+                raise OptionError(
+                    "there is no such option", origin=origin, remedy=hint(stray, options, "--", otherwise=otherwise)
+                )
             remedy = f"select it with --{slot} {name}" if name else f"write --{slot}.NAME.OPTION"
             raise OptionError(
                 f"{slot} plugin {name!r} is not selected" if name else "which plugin?", origin=origin, remedy=remedy
             )
+
+
+def owners(found: Found, option: str, catalog: Catalog) -> list[str]:
+    """Return the names of the other plugins of a slot that have an option; a broken one has none. Imports them."""
+    names: dict[str, None] = {}
+    for other in catalog.of(found.slot):
+        with contextlib.suppress(PluginError):
+            if other.name != found.name and option in load(other).Options.model_fields:
+                names[other.name] = None
+    return list(names)

@@ -43,6 +43,9 @@ BROKEN = {
     "none.jsonl": "[]\n",
     "long.jsonl": "[3, 300]\n",
     "good.jsonl": "[3, 30]\n7\n",
+    "huge.jsonl": f"3\n[1{'0' * 400}]\n",
+    "slow.jsonl": f'{{"tokens": [3], "seconds": [1{"0" * 400}]}}\n',
+    "rich.jsonl": '{"tokens": [3], "rewards": [1e300]}\n',
 }
 FLAGS = """
 --compare shedular=sample
@@ -59,7 +62,16 @@ FLAGS = """
 --compare scheduler=group,paced
 --compare max-concurrent-samples=1,64
 --sweep buffer.capacity-factor=1,0.5
+--sweep buffer.capacity-factor=1,1.0
+--compare scheduler=sample,asyncrl-plugin-sample:sample --sweep steps=6,7
+--sweep buffer.order=freshest,oldest
+--sweep nope=3
 --sweep steps=3,x
+--no-compare x
+--no-sweep
+--no-plot
+--nope
+--jsn
 --sweep step=3
 --sweep simulate.slot=3
 --sweep trainer.learning-rate=1
@@ -74,6 +86,22 @@ FLAGS = """
 --simulate.slot 3
 --simulate.slots 0
 --simulate.engines 1.5
+--simulate.engines 100000000
+--simulate.slots 1000000000
+--simulate.train-seconds 1e13
+--simulate.publish-seconds 1e300
+--simulate.eval-seconds 1e7
+--simulate.load-slowdown 1e4
+--simulate.length-sigma 100
+--simulate.length-clip 1e9
+--simulate.tokens-per-second 1e-300
+--simulate.faults '[{"engine": 0, "at": 1e7, "kind": "die"}]'
+--simulate.faults '[{"engine": 0, "at": 1, "kind": "slow", "factor": 1e-9}]'
+--num-engines 100000000
+--steps 10000000000
+--request-timeout 1e7
+--model ''
+--publish-dir ''
 --simulate.tokens-per-second 0
 --simulate.load-slowdown 0.5
 --simulate.lengths normal
@@ -83,6 +111,10 @@ FLAGS = """
 --simulate.steps 5 --simulate.warmup-steps 5
 --simulate.warmup-steps 6
 --simulate.lengths constant --simulate.trace good.jsonl
+--simulate.trace ''
+--simulate.trace huge.jsonl
+--simulate.trace slow.jsonl
+--simulate.trace rich.jsonl
 --simulate.trace missing.jsonl
 --simulate.trace empty.jsonl
 --simulate.trace negative.jsonl
@@ -104,6 +136,7 @@ simulate = 3
 [simulat]
 [simulate]\nslot = 3
 [simulate]\nslots = "3"
+[simulate]\ntrace = ""
 [simulate]\nlength_mean = -3
 [[simulate.faults]]\nengine = 0\nat = 3\nkind = "dies"
 [[simulate.faults]]\nengine = 0\nat = 3\nkind = "die"\nwhen = 3
@@ -156,6 +189,82 @@ def test_every_mistake_is_answered_by_one_line_and_exit_code_2(tmp_path: Path, c
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(golden)
     assert golden == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    "flags", ["--max-concurrent-samples 1000000000", "--batch-size 1000000000 --group-size 2", "--max-new-tokens 2000000000"]
+)
+def test_what_memory_can_not_hold_is_refused_before_it_is_built(flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.simulation.size.available_bytes", lambda: 64 * 10**9)
+    text, code = answer(["run.toml", "--simulate.length-mean", "none", *flags.split()])
+    assert code == 2
+    assert re.fullmatch(rf"{flags.split()[0]}.*: that takes about [\d,.]+ GB of memory, and 64\.0 GB are free .*", text)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a folder in which nobody can make a file")
+def test_a_figure_that_can_not_be_written_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.simulation.scenario.Scenario.run", lambda *_: pytest.fail("it was simulated"))
+    for name in ("/proc/x.svg", f"{'x' * 300}.svg"):
+        text, code = answer(["run.toml", "--plot", name])
+        assert (text[:30], code) == (f"--plot: {name!r} can't be written"[:30], 2)
+
+
+def test_looking_whether_a_figure_can_be_written_leaves_everything_as_it_was() -> None:
+    Path("old.svg").write_text("old")
+    Path("link.svg").symlink_to("nowhere.svg")
+    os.mkfifo("pipe.svg")
+    for name, code in (("old.svg", 2), ("new.svg", 2), ("link.svg", 2), ("pipe.svg", 2)):
+        assert answer(["run.toml", "--plot", name, "--nope"])[1] == code
+    assert Path("old.svg").read_text() == "old"
+    assert sorted(os.listdir()) == ["link.svg", "old.svg", "pipe.svg", "run.toml"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("line", ["--help", "simulate run.toml --steps 2", "simulate --help", "plugins list"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_output_that_can_not_be_written_is_one_line(line: str, unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "asyncrl", *line.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (1, "asyncrl: error: the output can't be written: No space left on device\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_the_exit_code_stays_where_nobody_can_be_told() -> None:
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([sys.executable, "-m", "asyncrl", "nope"], stderr=full, timeout=120).returncode == 2
+
+
+FAULTS = '[{"engine": 0, "at": 1, "kind": "hang"}, {"engine": 1, "at": 1e6, "kind": "slow", "factor": 1000}]'
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--simulate.train-seconds 1e6 --simulate.tokens-per-second 1e6 --simulate.publish-seconds 1e6",
+        "--simulate.train-seconds 0 --simulate.tokens-per-second 1e-3 --request-timeout 1e6",
+        "--simulate.engines 2 --simulate.slots 1000000 --simulate.load-slowdown 1000 --simulate.train-seconds 1e6 --simulate.faults X",
+        "--simulate.length-sigma 10 --simulate.length-clip 1000000 --simulate.length-mean 1",
+        "--simulate.length-sigma 10 --simulate.length-clip 0 --simulate.load-slowdown 1000",
+    ],
+)
+def test_the_greatest_and_smallest_values_that_are_taken_end(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [FAULTS if word == "X" else word for word in flags.split()]
+    assert main(["simulate", "run.toml", *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"]["trained"] == 6 * 4
+
+
+def test_an_error_of_a_simulation_names_no_log_files_of_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = '[{"engine": 0, "at": 1, "kind": "die"}]'
+    assert main(["simulate", "run.toml", "--steps", "100", "--simulate.faults", fault]) == 1
+    err = capsys.readouterr().err
+    assert "no engine is alive, for 300 s now: engine-0 (the faults left none: let one revive sooner)" in err
 
 
 def test_a_plugin_that_is_not_installed_is_answered_with_the_nearest_name() -> None:
@@ -359,8 +468,10 @@ def test_a_run_that_can_not_go_on_is_one_typed_error(tmp_path: Path) -> None:
     install(tmp_path, "theirs", {"asyncrl.schedulers": {"stuck": "theirs:Stuck"}}, modules={"theirs": SCHEDULER})
     with command("simulate", "run.toml", "--compare", "scheduler=sample,stuck", path=tmp_path) as process:
         out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (1, "")
-    assert re.fullmatch(r"asyncrl: error: variant scheduler=stuck: deadlock at 0 virtual seconds[^\n]+\n", err)
+    assert (process.returncode, out) == (3, "")
+    assert re.fullmatch(
+        r"asyncrl: error: variant scheduler=stuck: the trainer waited [^\n]+ scheduler plugin 'stuck' [^\n]+\n", err
+    )
 
 
 def test_ctrl_c_ends_it_with_130(tmp_path: Path) -> None:

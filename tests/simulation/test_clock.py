@@ -93,3 +93,13 @@ def test_tasks_that_are_left_are_cancelled_and_may_take_their_time() -> None:
 
     run_virtual(main(), limit=10_000)
     assert ended == [61.0]
+
+
+@pytest.mark.parametrize("late", [1e9, 1e12, 1e300])
+def test_a_timer_is_due_however_late_it_is(late: float) -> None:
+    async def two() -> float:
+        await asyncio.sleep(late)
+        await asyncio.sleep(1.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(two()) == late + 1.0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from asyncrl.errors import UserError
 from asyncrl.runtime.directory import RunDirectory
@@ -96,6 +98,14 @@ def test_a_run_that_could_not_write_its_steps_gives_their_mean(tmp_path: Path) -
         ({"tokens": [3, 4], "rewards": [1]}, "has 1 rewards for 2 samples"),
         ({"tokens": [3], "rewards": ["a"]}, 'rewards holds "a"'),
         ({"tokens": [3], "prompt_id": -1}, "prompt_id is -1"),
+        (10**400, "tokens holds 1000"),
+        (2**31, "tokens holds 2147483648"),
+        ({"tokens": [3], "seconds": [10**400]}, "seconds holds 1000"),
+        ({"tokens": [3], "seconds": [1e300]}, r"seconds holds 1e\+300"),
+        ({"tokens": [3], "rewards": [10**400]}, "rewards holds 1000"),
+        ({"tokens": [3], "rewards": [-1e300]}, r"rewards holds -1e\+300"),
+        ({"tokens": [3], "prompt_id": 10**400}, "prompt_id is 1000"),
+        ("1" * 5000, "is no JSON"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: Any, says: str) -> None:
@@ -114,9 +124,19 @@ def test_a_file_without_lengths_is_refused(tmp_path: Path, content: str) -> None
         read_trace(path)
 
 
+def test_the_greatest_numbers_that_are_taken_can_be_computed_with(tmp_path: Path) -> None:
+    line = {"tokens": [2**31 - 1, 1], "seconds": [1e6, 0], "rewards": [1e15, -1e15], "prompt_id": 2**63 - 1}
+    (group,) = read_trace(written(tmp_path / "t.jsonl", line)).groups
+    assert np.isfinite(np.asarray(group.rewards, np.float32).var())
+
+
 def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         read_trace(tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match="can't be read: File name too long"):
+        read_trace(tmp_path / ("x" * 300))
+    with pytest.raises(UserError, match="is no name of a file"):
+        read_trace(tmp_path / "a\0b")
     (tmp_path / "t.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is no UTF-8 text"):
         read_trace(tmp_path / "t.jsonl")
@@ -142,7 +162,23 @@ def test_a_summary_that_says_no_times_is_refused(tmp_path: Path, summary: str) -
         read_trace(path)
 
 
-@pytest.mark.parametrize("line", ["7", "{", '{"train": 1}', '{"train": NaN, "publish": 0, "paused": 0, "checkpoint": 0}'])
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e300, -1.0, 10**400])
+def test_a_summary_with_times_that_no_run_has_is_refused(tmp_path: Path, seconds: float) -> None:
+    path = finished_run(tmp_path).path
+    summary = json.loads((path / "summary.json").read_text())
+    summary["seconds"]["step"] = seconds
+    (path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UserError, match=r"summary\.json: "):
+        read_trace(path)
+
+
+HUGE = f'{{"train": 1{"0" * 400}, "publish": 0, "paused": 0.5, "checkpoint": 0}}'
+LONG = '{"train": 1e300, "publish": 0, "paused": 0, "checkpoint": 0}'
+
+
+@pytest.mark.parametrize(
+    "line", ["7", HUGE, LONG, "{", '{"train": 1}', '{"train": NaN, "publish": 0, "paused": 0, "checkpoint": 0}']
+)
 def test_a_wrong_line_of_a_steps_file_is_named(tmp_path: Path, line: str) -> None:
     path = finished_run(tmp_path).path
     with (path / "steps.jsonl").open("a") as file:

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from asyncrl import __version__
-from asyncrl.errors import AsyncrlError, OptionError, PluginError, RunError
+from asyncrl.cli.output import guarded, silence
+from asyncrl.errors import AsyncrlError, OptionError, PluginError
 
 COMMANDS = {
     "train": "train a model: asyncrl train RUN.toml [--OPTION VALUE] [--SLOT NAME] [--SLOT.OPTION VALUE]",
@@ -34,41 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # pydantic would read the metadata of everything that is installed, and import what offers it a plugin.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        try:
+        with guarded():
             return _run(sys.argv[1:] if arguments is None else arguments)
-        finally:  # also where argparse has printed its help and exits
-            if sys.stdout is not None:
-                sys.stdout.flush()
     except AsyncrlError as error:
         report(error)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        _silence(sys.stdout)
         return 1
-    except OSError as error:
-        broken = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and not _takes_output(stream)]
-        if not broken:
-            raise
-        for stream in broken:
-            _silence(stream)
-        report(RunError(f"the output can't be written: {error.strerror}"))
-        return 1
-
-
-def _takes_output(stream: TextIO) -> bool:
-    """Whether a stream can be written to. One that could not still holds what it was to write."""
-    try:
-        stream.flush()
-    except OSError:
-        return False
-    return True
-
-
-def _silence(stream: TextIO) -> None:
-    """Let what a stream still holds go nowhere, or the interpreter would complain about it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: AsyncrlError) -> None:
@@ -83,7 +58,7 @@ def report(error: AsyncrlError) -> None:
     try:
         print("".join(lines), end="", file=sys.stderr, flush=True)
     except OSError:  # nobody can be told; the exit code still says it
-        _silence(sys.stderr)
+        silence(sys.stderr)
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -34,6 +34,7 @@ options of the command:
         Draw it: a .png, .svg or .pdf. Needs matplotlib: pip install 'asyncrl[plot]'.
   --json, --no-json
         Print one JSON document instead of tables: an object, or a list of them when something is compared."""
+OWN_FLAGS = ("compare", "sweep", "plot", "json")
 PROGRESS_SECONDS = 0.2
 
 
@@ -41,8 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     """Simulate and print. Returns 0; raises `AsyncrlError` for whatever stops it."""
     from asyncrl.options import SWITCHES
 
-    line = scan(arguments, SWITCHES | {"json"})
-    own = {name: [flag for flag in line.flags if flag.name == name] for name in ("compare", "sweep", "plot", "json")}
+    line = replace(scan(arguments, SWITCHES | {"json"}), command="simulate", own=OWN_FLAGS)
+    own = {name: [flag for flag in line.flags if flag.name == name] for name in OWN_FLAGS}
     rest = replace(line, flags=tuple(flag for flag in line.flags if flag.name not in own))
     if line.help:
         print(_help(rest))
@@ -50,10 +51,11 @@ def run(arguments: Sequence[str]) -> int:
     as_json = _switch(own["json"])
     plot = _plot_file(own["plot"])
 
-    from asyncrl.simulation.variants import make_variants
+    from asyncrl.simulation.variants import make_variants, refuse_equals
 
     variants = make_variants([flag for flag in line.flags if flag.name in ("compare", "sweep")])
     scenarios = [_prepare(rest, variant) for variant in variants]
+    refuse_equals(variants, [scenario.config for scenario in scenarios])
     outcomes = [_simulate(scenario, variant) for scenario, variant in zip(scenarios, variants, strict=True)]
     _print(outcomes, as_json=as_json, several=bool(own["compare"] or own["sweep"]))
     if plot is not None:
@@ -87,6 +89,8 @@ def _plot_file(flags: Sequence[Flag]) -> Path | None:
         return None
     from asyncrl.simulation.plot import check_plot
 
+    if flags[-1].negated:
+        raise OptionError("plot is no switch", origin=flags[-1].shown, remedy="leave it out, or as in --plot figure.svg")
     if not flags[-1].value:
         raise OptionError("needs a file", origin=flags[-1].shown, remedy="as in --plot figure.svg")
     path = Path(flags[-1].value)
@@ -98,11 +102,15 @@ def _prepare(line: CommandLine, variant: Variant) -> Scenario:
     """Check everything about a variant. Whatever is wrong with one of several names it."""
     from asyncrl.options import resolve_line
     from asyncrl.simulation.scenario import prepare
+    from asyncrl.simulation.size import check_bounds, check_memory
 
     try:
         config = resolve_line(replace(line, flags=(*line.flags, *variant.flags)))
         try:
-            return prepare(config)
+            check_bounds(config)
+            scenario = prepare(config)
+            check_memory(scenario)
+            return scenario
         except UserError as error:
             raise config.located(error) from error.__cause__
     except UserError as error:

@@ -43,6 +43,7 @@ class EnginePool:
         health_interval: seconds between two looks at each engine; 0 for no looks.
         health_failures: bad looks in a row after which an engine is dead.
         seed: of the random part of the backoff; None for one that differs from run to run.
+        lost_remedy: what somebody can do about `EnginesLost`.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class EnginePool:
         health_interval: float = 2.0,
         health_failures: int = 3,
         seed: int | None = None,
+        lost_remedy: str = "see the engines' log files",
     ) -> None:
         self.engines = engines
         self.metrics = PoolMetrics("engines")
         self._max_attempts = max_attempts
         self._backoff = backoff
         self._lost_timeout = lost_timeout
+        self._lost_remedy = lost_remedy
         self._warn_interval = warn_interval
         self._health_interval = health_interval
         self._health_failures = health_failures
@@ -108,6 +111,11 @@ class EnginePool:
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
             attempt += 1
 
+    async def look(self) -> None:
+        """Look at every engine once, as the health monitor does."""
+        await asyncio.gather(*(self._look(engine) for engine in self.engines))
+        self.metrics.alive.set(sum(engine.alive for engine in self.engines))
+
     async def close(self) -> None:
         """End the health monitor."""
         if self._monitor is not None:
@@ -123,7 +131,7 @@ class EnginePool:
             names = ", ".join(engine.name for engine in self.engines)
             waited = clock() - started
             if waited >= self._lost_timeout:
-                raise EnginesLost(f"no engine is alive, for {waited:.0f} s now: {names}", remedy="see the engines' log files")
+                raise EnginesLost(f"no engine is alive, for {waited:.0f} s now: {names}", remedy=self._lost_remedy)
             if clock() - self._warned_at >= self._warn_interval:
                 self._warned_at = clock()
                 log.warning("no engine is alive; requests wait for one of %s to come back (%.0f s)", names, waited)
@@ -139,8 +147,7 @@ class EnginePool:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._health_interval)
-            await asyncio.gather(*(self._look(engine) for engine in self.engines))
-            self.metrics.alive.set(sum(engine.alive for engine in self.engines))
+            await self.look()
 
     async def _look(self, engine: Engine) -> None:
         if await engine.healthy():

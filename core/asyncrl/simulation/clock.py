@@ -13,6 +13,9 @@ from asyncrl.errors import DeadlineExceeded
 
 T = TypeVar("T")
 
+RESOLUTION = 1e-6
+"""Seconds by which a timer may be early."""
+
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
     """Time stands still while anything can run, then jumps to the next timer. For coroutines only: no sockets, no threads.
@@ -25,7 +28,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._now = 0.0
         self._limit = limit
         super().__init__(_Jumping(self))
-        self._clock_resolution = 1e-6  # a finer one is lost in the rounding of a late time, and its timer would never be due
+        self._clock_resolution = RESOLUTION
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -47,6 +50,8 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
             limit, self._limit = self._limit, float("inf")  # what is cancelled now may still take its time
             raise DeadlineExceeded(f"still running after {limit:g} virtual seconds; waiting are {self._waiting()}")
         self._now = max(self._now, when)
+        # A resolution finer than the spacing of floats is lost in adding it to the time, and the timer would never be due.
+        self._clock_resolution = max(RESOLUTION, 2 * math.ulp(self._now))
 
     def _waiting(self) -> str:
         places: Counter[str] = Counter()

@@ -9,19 +9,26 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from asyncrl.run_options import Contradiction
 
+MOST_SECONDS = 1e6
+"""Virtual seconds that one thing may take: eleven days. Beyond, a simulation of fine steps would hardly end."""
+MOST_ENGINES = 100_000
+MOST_SLOTS = 1_000_000
+MOST_TOKENS = 2**31 - 1
+MOST_STEPS = 10**9
+
 
 class FaultOptions(BaseModel):
     """Something that happens to one engine: an entry of `[[simulate.faults]]`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    engine: int = Field(ge=0, description="Which engine, counted from 0.")
-    at: float = Field(ge=0, description="Virtual seconds after the start.")
+    engine: int = Field(ge=0, lt=MOST_ENGINES, description="Which engine, counted from 0.")
+    at: float = Field(ge=0, le=MOST_SECONDS, description="Virtual seconds after the start.")
     kind: Literal["die", "revive", "slow", "hang"] = Field(
         description="die: everything in flight there is lost. revive: it takes requests again. slow: every token takes factor times "
         "as long from then on. hang: it answers nothing until it is revived."
     )
-    factor: float = Field(1.0, gt=0, description="For slow: factor on the seconds a token takes; 1 ends it.")
+    factor: float = Field(1.0, ge=1e-3, le=1e3, description="For slow: factor on the seconds a token takes; 1 ends it.")
 
 
 class SimulateOptions(BaseModel):
@@ -30,18 +37,23 @@ class SimulateOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     # Engines
-    engines: int | None = Field(None, ge=1, description="Engines; none is num_engines.")
+    engines: int | None = Field(None, ge=1, le=MOST_ENGINES, description="Engines; none is num_engines.")
     slots: int | None = Field(
-        None, ge=1, description="Requests that one engine generates at once; none is its share of max_concurrent_samples."
+        None,
+        ge=1,
+        le=MOST_SLOTS,
+        description="Requests that one engine generates at once; none is its share of max_concurrent_samples.",
     )
     tokens_per_second: float = Field(
         50.0,
-        gt=0,
+        ge=1e-3,
+        le=1e6,
         description="Tokens a second of one slot of an engine whose slots are all busy; a trace with seconds has its own.",
     )
     load_slowdown: float = Field(
         1.0,
         ge=1,
+        le=1e3,
         description="Seconds a token takes in a full engine over those with one request, linear between; 1 is constant.",
     )
     faults: tuple[FaultOptions, ...] = Field(
@@ -53,12 +65,16 @@ class SimulateOptions(BaseModel):
         None, description="How the lengths of samples are distributed; none is lognormal, or trace where one is given."
     )
     length_mean: float | None = Field(
-        None, gt=0, description="Mean tokens a sample, of the lognormal before it is clipped; none is max_new_tokens / 4."
+        None,
+        gt=0,
+        le=MOST_TOKENS,
+        description="Mean tokens a sample, of the lognormal before it is clipped; none is max_new_tokens / 4.",
     )
-    length_sigma: float = Field(1.0, ge=0, description="Sigma of the lognormal: of the logarithm of the length.")
+    length_sigma: float = Field(1.0, ge=0, le=10, description="Sigma of the lognormal: of the logarithm of the length.")
     length_clip: float = Field(
         4.0,
         ge=0,
+        le=1e6,
         description="Longest length of the lognormal in multiples of length_mean, 0 is no clip; max_new_tokens clips too.",
     )
     trace: Path | None = Field(
@@ -70,18 +86,23 @@ class SimulateOptions(BaseModel):
     train_seconds: float | None = Field(
         None,
         ge=0,
+        le=MOST_SECONDS,
         description="Seconds a batch takes in the trainer; none is the trace's (with checkpoints and that part of a publication in which "
         "engines go on), or the mean generation work of one batch.",
     )
     publish_seconds: float | None = Field(
-        None, ge=0, description="Seconds for which engines stand still at a publication; none is the trace's, or 0."
+        None,
+        ge=0,
+        le=MOST_SECONDS,
+        description="Seconds for which engines stand still at a publication; none is the trace's, or 0.",
     )
     eval_seconds: float | None = Field(
         None,
         ge=0,
+        le=MOST_SECONDS,
         description="Seconds of an evaluation on the rollout engines, every eval_interval; none is the trace's, or 0.",
     )
-    steps: int | None = Field(None, ge=1, description="Training steps to simulate; none is the run's steps.")
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="Training steps to simulate; none is the run's steps.")
     warmup_steps: int | None = Field(
         None, ge=0, description="First steps that step times, utilisation and staleness leave out; none is a tenth."
     )

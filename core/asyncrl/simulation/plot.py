@@ -26,12 +26,22 @@ def check_plot(path: Path) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise OptionError(f"{str(path)!r} has no known suffix", origin=ORIGIN, remedy=f"use {', '.join(SUFFIXES)}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    if os.path.isdir(path) or not os.path.isdir(path.absolute().parent):
         raise OptionError(f"{str(path)!r} is a directory, or in one that does not exist", origin=ORIGIN)
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise OptionError(f"{str(path)!r} can't be written", origin=ORIGIN)
     if find_spec("matplotlib") is None:
         raise OptionError("matplotlib is not installed", origin=ORIGIN, remedy="pip install 'asyncrl[plot]'")
+    try:
+        _try_to_write(path)
+    except OSError as cause:
+        raise OptionError(f"{str(path)!r} can't be written: {cause.strerror}", origin=ORIGIN) from cause
+
+
+def _try_to_write(path: Path) -> None:
+    """Open the file as `draw` will, which no look at permissions can stand for, and leave everything as it was."""
+    there = path.exists()
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))  # a pipe that nobody reads must not be waited for
+    if not there:
+        path.resolve().unlink()  # a link that led nowhere stays
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:

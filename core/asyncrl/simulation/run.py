@@ -25,6 +25,7 @@ from asyncrl.training.interfaces import StepReport, TrainingBatch
 from asyncrl.training.loop import StepTimes, Stop, TrainingLoop
 
 HEALTH_INTERVAL = 2.0
+"""Virtual seconds between two looks at the engines."""
 RARELY = (200_000, 20, 100)
 """Thresholds of the cyclic garbage collector meanwhile. It would look through everything in flight again and again, at a third of the
 whole time, and find hardly anything: what ends is freed by its reference count."""
@@ -70,7 +71,11 @@ class SimulatedRun:
         self.facts = facts
         self.engines = engines
         self.pool = EnginePool(
-            engines, max_attempts=max_attempts, health_interval=HEALTH_INTERVAL if faults else 0, seed=facts.seed
+            engines,
+            max_attempts=max_attempts,
+            health_interval=0,
+            seed=facts.seed,
+            lost_remedy="the faults left none: let one revive sooner",
         )
         numbered = _Numbered(self.pool, facts.group_size)
         self.service = RolloutService(host, numbered, facts, on_unused=on_unused, wait_warning=wait_warning)
@@ -84,6 +89,7 @@ class SimulatedRun:
         self._eval_interval = eval_interval if eval_seconds > 0 else 0
         self._pause_mode = pause_mode
         self._keep_batches = keep_batches
+        self._looking: asyncio.Task[None] | None = None
         self._faults = sorted(faults, key=lambda event: event.at)
         if wrong := [event for event in faults if not 0 <= event.engine < len(engines)]:
             raise OptionError(f"a fault is for engine {wrong[0].engine}, but there are {len(engines)}, counted from 0")
@@ -120,6 +126,9 @@ class SimulatedRun:
             for timer in timers:
                 timer.cancel()
             await self.service.stop()
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
             await self.pool.close()
 
     def measured(self, warmup_steps: int = 0) -> Measured:
@@ -173,6 +182,17 @@ class SimulatedRun:
             engine.slowdown = event.factor
         else:
             {"die": engine.die, "revive": engine.revive, "hang": engine.hang}[event.kind]()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """Look at the engines as the pool's monitor would, until the pool knows of each what it is: nothing changes before the next
+        fault, and looks through a million virtual seconds take minutes."""
+        settled = False
+        while not settled:
+            await asyncio.sleep(HEALTH_INTERVAL - asyncio.get_running_loop().time() % HEALTH_INTERVAL)
+            await self.pool.look()
+            settled = all([engine.alive == await engine.healthy() for engine in self.engines])
 
     async def _on_step(self, step: int, report: StepReport, times: StepTimes) -> None:
         self.service.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -12,9 +12,13 @@ from typing import Any
 
 from asyncrl.errors import DataError, RunDirectoryError
 from asyncrl.simulation.lengths import RecordedGroup
+from asyncrl.simulation.options import MOST_SECONDS, MOST_TOKENS
 
 SHORTEST = 1e-6
 """Seconds of a sample whose recorded time was too short to be seen."""
+GREATEST_REWARD = 1e15
+"""Rewards are float32, and so are the squares that their variance is made of."""
+MOST_PROMPTS = 2**63 - 1
 
 LINE_FORMAT = (
     'a line is a number of tokens, a list of them, or {"tokens": […]} with "seconds", "rewards" and "prompt_id" as known'
@@ -72,7 +76,7 @@ def read_trace(path: Path) -> Trace:
         DataError: the file can't be read, or a line is wrong; the origin names file and line.
         RunDirectoryError: the directory is no run's, or its run has not finished or recorded no trace.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike `Path.is_dir`, it takes any text
         return Trace(path, _read_groups(path), None)
     summary = path / "summary.json"
     if not (path / "config.toml").is_file():
@@ -105,17 +109,18 @@ def _group(line: str, origin: str, index: int) -> tuple[int, RecordedGroup, int]
         value = {"tokens": value}
     if not isinstance(value, dict) or "tokens" not in value:
         raise DataError(f"has no tokens: {_shortened(line.strip())}", origin=origin, remedy=LINE_FORMAT)
-    tokens = _list(value, "tokens", _is_length, "whole numbers, 0 or more", origin)
+    tokens = _list(value, "tokens", _is_length, f"whole numbers, 0 to {MOST_TOKENS}", origin)
     if not tokens:
         raise DataError("tokens is empty", origin=origin, remedy="a group has at least one sample")
-    seconds = _list(value, "seconds", _is_time, "finite numbers, 0 or more", origin)
-    rewards = _list(value, "rewards", _is_number, "finite numbers", origin)
+    seconds = _list(value, "seconds", _is_time, f"numbers, 0 to {MOST_SECONDS:g}", origin)
+    rewards = _list(value, "rewards", _is_reward, f"numbers, {-GREATEST_REWARD:g} to {GREATEST_REWARD:g}", origin)
     for name, values in (("seconds", seconds), ("rewards", rewards)):
         if name in value and len(values) != len(tokens):
             raise DataError(f"has {len(values)} {name} for {len(tokens)} samples", origin=origin)
     prompt_id = value.get("prompt_id", index)
-    if not _is_length(prompt_id):
-        raise DataError(f"prompt_id is {_shortened(json.dumps(prompt_id))}", origin=origin, remedy="right is a whole number")
+    if not _is_whole(prompt_id, MOST_PROMPTS):
+        right = f"right is a whole number, 0 to {MOST_PROMPTS}"
+        raise DataError(f"prompt_id is {_shortened(json.dumps(prompt_id))}", origin=origin, remedy=right)
     group = RecordedGroup(
         tokens=tuple(max(count, 1) for count in tokens),
         seconds=tuple(max(float(each), SHORTEST) for each in seconds),
@@ -141,10 +146,10 @@ def _step(line: str, origin: str) -> float:
     try:
         step = json.loads(line)
         seconds = float(step["train"] + step["publish"] - step["paused"] + step["checkpoint"])
-    except (ValueError, LookupError, TypeError) as cause:
+    except (ValueError, LookupError, TypeError, OverflowError) as cause:
         raise DataError(f"is no step's times: {_shortened(line.strip())}", origin=origin) from cause
-    if not math.isfinite(seconds):
-        raise DataError(f"says {seconds} seconds", origin=origin)
+    if not -MOST_SECONDS <= seconds <= MOST_SECONDS:
+        raise DataError(f"says {seconds:g} seconds", origin=origin, remedy=f"right is at most {MOST_SECONDS:g}")
     return max(seconds, 0.0)  # the pause is timed by another process
 
 
@@ -159,6 +164,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"can't be read: {cause.strerror}", origin=str(path)) from cause
     except UnicodeDecodeError as cause:
         raise DataError(f"is no UTF-8 text: {cause.reason}", origin=str(path)) from cause
+    except ValueError as cause:  # a null character
+        raise DataError(f"is no name of a file: {cause}", origin=repr(str(path))) from cause
 
 
 def _read_times(path: Path, trainer: tuple[float, ...]) -> RunTimes:
@@ -175,7 +182,7 @@ def _read_times(path: Path, trainer: tuple[float, ...]) -> RunTimes:
             paused=seconds["paused"] * steps / max(publications, 1),
             evaluation=seconds["evaluation"] * steps / max(evaluations, 1),
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as cause:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
         raise RunDirectoryError(
             f"can't be read: {type(cause).__name__}: {cause}",
             origin=str(path),
@@ -183,19 +190,34 @@ def _read_times(path: Path, trainer: tuple[float, ...]) -> RunTimes:
         ) from cause
     if steps < 1:
         raise RunDirectoryError("the run has not finished a single step", origin=str(path))
+    for name in ("step", "trainer_mean", "paused", "evaluation"):
+        if not 0 <= getattr(times, name) <= MOST_SECONDS:
+            remedy = f"right is 0 to {MOST_SECONDS:g}"
+            raise RunDirectoryError(f"its times say {getattr(times, name):g} seconds", origin=str(path), remedy=remedy)
+    if not 0 <= times.staleness <= times.steps:
+        raise RunDirectoryError(f"says a mean staleness of {times.staleness:g} in {steps} steps", origin=str(path))
     return times
 
 
+def _is_whole(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
 def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return _is_whole(value, MOST_TOKENS)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _lies(value: Any, least: float, most: float) -> bool:
+    """Compares, and converts nothing: an integer may be too large for a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_reward(value: Any) -> bool:
+    return _lies(value, -GREATEST_REWARD, GREATEST_REWARD)
 
 
 def _is_time(value: Any) -> bool:
-    return _is_number(value) and value >= 0
+    return _lies(value, 0, MOST_SECONDS)
 
 
 def _shortened(text: str) -> str:

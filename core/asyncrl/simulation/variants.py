@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from asyncrl.checking import hint
 from asyncrl.errors import OptionError
 from asyncrl.flags import Flag
+from asyncrl.options import RunConfig
 from asyncrl.plugins import SLOTS
 from asyncrl.run_file import SIMULATE
 from asyncrl.run_options import RunOptions
@@ -53,6 +54,8 @@ def read_axis(flag: Flag) -> Axis:
         OptionError: it is not written so, has no or doubled values, or names what no simulation has.
     """
     example = "buffer.capacity-factor=1,2,4" if flag.name == "sweep" else "scheduler=sample,group"
+    if flag.negated:
+        raise OptionError(f"{flag.name} is no switch", origin=flag.shown, remedy=f"write it as --{flag.name} {example}")
     name, equals, text = (flag.value or "").partition("=")
     name = name.strip().replace("_", "-")
     if not equals or not name:
@@ -78,8 +81,9 @@ def _require_simulated(name: str, verb: str, origin: str) -> None:
     options = [*RunOptions.model_fields, *(f"{SIMULATE}.{option}" for option in SimulateOptions.model_fields)]
     known = slot in SLOTS or name.replace("-", "_") in options
     if not known:
-        near = hint(name, [*options, *REAL_SLOTS], "--", otherwise="asyncrl simulate --help lists them")
-        raise OptionError("there is no such slot or option", origin=origin, remedy=near.replace("--", ""))
+        spelled = [option.replace("_", "-") for option in (*options, *REAL_SLOTS)]
+        remedy = hint(name, spelled, "", otherwise="asyncrl simulate --help lists them")
+        raise OptionError("there is no such slot or option", origin=origin, remedy=remedy)
 
 
 def make_variants(flags: Sequence[Flag]) -> list[Variant]:
@@ -103,6 +107,18 @@ def make_variants(flags: Sequence[Flag]) -> list[Variant]:
         )
         variants.append(Variant(settings, made))
     return variants
+
+
+def refuse_equals(variants: Sequence[Variant], configs: Sequence[RunConfig]) -> None:
+    """Raise `OptionError` where two variants, written differently, mean one configuration: ``1`` and ``1.0``."""
+    parts = [(config.core, config.simulate, config.specs) for config in configs]
+    for second, part in enumerate(parts):
+        first = parts.index(part)
+        if first != second:
+            was, now = variants[first], variants[second]
+            other = [(old, flag) for old, new, flag in zip(was.settings, now.settings, now.flags, strict=True) if old != new]
+            same = " and ".join(f"{name}={value}" for (name, value), _ in other)
+            raise OptionError(f"is the same as {same}", origin=", ".join(flag.origin for _, flag in other))
 
 
 def _value(name: str, value: str) -> str:
