@@ -22,7 +22,7 @@ from asyncrl.samples import Group
 log = logging.getLogger("asyncrl")
 
 FAILED_BATCHES = 8
-"""So many batches of failed groups in a row end the run."""
+"""So many batches of failed groups in a row end the run, but never fewer than two rounds of all that is in flight."""
 HOPELESS_BATCHES = 1000
 """So many batches of groups that end untrained while the trainer waits for one batch end the run."""
 
@@ -108,7 +108,8 @@ class Gate:
         """
         self._failures_in_a_row += 1
         self._arrived()
-        if self._failures_in_a_row >= FAILED_BATCHES * self._facts.batch_size:
+        in_flight = self._facts.max_concurrent_samples // self._facts.group_size
+        if self._failures_in_a_row >= max(FAILED_BATCHES * self._facts.batch_size, 2 * in_flight):
             self.fail(RunError(f"the last {self._failures_in_a_row} groups all failed, this one with {reason}"))
         if self._on_unused == "retry":
             self._issue_again(prompt_id, reason_word(reason), group)
