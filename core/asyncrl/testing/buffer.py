@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.authoring import BufferOptions, Plugin, PluginOptions, RunFacts
 from asyncrl.errors import AsyncrlError
-from asyncrl.host import Active
 from asyncrl.rollout.verdicts import State
 from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.books import ORDERS, Books, Key, same_state
-from asyncrl.testing.cases import tried
+from asyncrl.testing.cases import for_all
 from asyncrl.testing.fakes import TriesAgain
 from asyncrl.testing.rules import broken, expect
 from asyncrl.testing.runs import cast, simulate_with_faults, take_and_cancel, unbalanced
@@ -25,7 +23,7 @@ MOVES = st.lists(
     st.tuples(st.just("put"), st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0, -2.0]))
     | st.tuples(st.just("take"), st.integers(-1, 3), st.just(0.0)),
     min_size=1,
-    max_size=40,
+    max_size=30,
 )
 """Puts of (oldest version, score) and takes of (due, unused), in any order."""
 
@@ -57,25 +55,22 @@ class BufferSuite(BaseSuite):
     def test_no_group_is_lost_or_doubled(self) -> None:
         """Whatever is put leaves once: refused at once, taken, or handed back as evicted; and while it holds groups it gives one."""
 
-        @tried(self.examples)
-        @given(moves=MOVES)
+        @for_all(self.examples, moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
-            books = Books(self.host(), strict=True)
+            books = Books(self.make().plugin, strict=True)
             for move in moves:
                 _move(books, move)
             while books.held:
                 books.take()
             books.take()
-            books.state()
-            books.restore(State(()))
+            books.restore(books.state())
 
         rule()
 
     def test_its_size_is_what_it_holds(self) -> None:
         """`buffer_size` is puts less takes, refusals and evictions, at every moment."""
 
-        @tried(self.examples)
-        @given(moves=MOVES)
+        @for_all(self.examples, moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
             books = self._books()
             for move in moves:
@@ -83,7 +78,9 @@ class BufferSuite(BaseSuite):
                 expect(
                     books.size() == len(books.held),
                     promised="buffer_size is the number of groups that were put and have not left",
-                    happened=f"it says {books.size()} after {books.arrivals} puts, with {len(books.held)} groups that have not left",
+                    happened=lambda: (
+                        f"it says {books.size()} after {books.arrivals} puts, with {len(books.held)} groups that have not left"
+                    ),
                     fix="count what is stored, evicted groups no more",
                 )
 
@@ -108,7 +105,7 @@ class BufferSuite(BaseSuite):
         """A full buffer refuses, or evicts if it `evicts`; only a full one does."""
         active = self.make()
         capacity = self.capacity(active.plugin.options, active.plugin.run)
-        books = Books(self.host(active))
+        books = Books(active.plugin)
         for put in range(capacity or PLENTY):
             outcome = books.put(oldest=put % 3, score=float(put % 5))
             if capacity is None and (not outcome.stored or outcome.evicted):
@@ -160,8 +157,7 @@ class BufferSuite(BaseSuite):
     def test_its_state_restores_it_exactly(self) -> None:
         """A new buffer that is given a state holds the same groups, has the same state, and gives them in the same order."""
 
-        @tried(self.examples)
-        @given(moves=MOVES)
+        @for_all(self.examples, moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
             self._require_apart()
             old, new = self._moved(moves), self._books()
@@ -191,8 +187,7 @@ class BufferSuite(BaseSuite):
     def test_reading_its_state_changes_nothing(self) -> None:
         """`buffer_state` may be called at any time, any number of times."""
 
-        @tried(self.examples)
-        @given(moves=MOVES)
+        @for_all(self.examples, moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
             self._require_apart()
             watched, left_alone = self._moved(moves), self._moved(moves)
@@ -219,8 +214,8 @@ class BufferSuite(BaseSuite):
         if "capacity_factor" not in self.ready().kind.Options.model_fields:
             pytest.skip("its options have no capacity_factor, so its size can't be changed here")
         self._require_apart()
-        big = Books(self.host(self.make({**self.options, "capacity_factor": 3.0})))
-        small = Books(self.host(self.make({**self.options, "capacity_factor": 1.0})))
+        big = Books(self.make({**self.options, "capacity_factor": 3.0}).plugin)
+        small = Books(self.make({**self.options, "capacity_factor": 1.0}).plugin)
         for put in range(3 * self.facts().batch_size):
             big.put(oldest=put % 4, score=float(put % 3))
         saved = set(big.held)
@@ -283,7 +278,7 @@ class BufferSuite(BaseSuite):
         """Fill a buffer beyond its capacity, take groups that are due and others, restore it, and run it with faults."""
         run = cls.facts()
         active = cls.make(options, run)
-        books = Books(cls.host(active))
+        books = Books(active.plugin)
         for put in range(3 * (cls.capacity(active.plugin.options, run) or 16)):
             books.put(oldest=put % 4, score=float(put % 7))
             if put % 3 == 0:
@@ -296,8 +291,8 @@ class BufferSuite(BaseSuite):
             pytest.skip("test_a_run_with_faults_balances_its_books fails")
         return [active.plugin, other.plugin]
 
-    def _books(self, active: Active | None = None) -> Books:
-        return Books(self.host(active))
+    def _books(self) -> Books:
+        return Books(self.make().plugin)
 
     def _sizes_of_two(self) -> tuple[int, int]:
         """Sizes of two buffers after a put into the first."""
@@ -328,8 +323,7 @@ class BufferSuite(BaseSuite):
         return None
 
     def _leaves_in_order(self, key: Key, *, due: bool) -> None:
-        @tried(self.examples)
-        @given(moves=MOVES)
+        @for_all(self.examples, moves=MOVES)
         def rule(moves: list[tuple[str, int, float]]) -> None:
             books = self._books()
             for what, number, score in [*moves, *[("take", 1 if due else -1, 0.0)] * len(moves)]:

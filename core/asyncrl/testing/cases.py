@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from asyncrl.rollout.schedule import LoadView
 from asyncrl.testing.groups import make_group
 
 
-def tried(examples: int) -> settings:
-    """Return settings under which a rule gives the same answer every time, however slow the machine."""
-    return settings(
-        max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
+def for_all(examples: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Try a rule with many cases: the same ones every time, however slow the machine, and the smallest that breaks it is told.
+
+    A plugin whose answers change from call to call may break a rule once and keep it when hypothesis looks again: it fails all the same.
+    """
+
+    def decorate(rule: Callable[..., None]) -> Callable[[], None]:
+        failures: list[BaseException] = []
+
+        @settings(
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(**strategies)
+        def tried(**drawn: Any) -> None:
+            try:
+                rule(**drawn)
+            except pytest.fail.Exception as failure:
+                failures.append(failure)
+                raise
+
+        def run() -> None:
+            try:
+                tried()
+            except BaseException:
+                if not failures:
+                    raise
+            if failures:
+                raise failures[-1] from None
+
+        return run
+
+    return decorate
 
 
 GROUPS = st.builds(
@@ -37,7 +68,7 @@ def loads(draw: st.DrawFn) -> LoadView:
     """Loads that core may show to a scheduler: what is in flight fits the cap, and every group is in one place."""
     group_size, batch_size = draw(st.integers(1, 16)), draw(st.integers(1, 64))
     cap = group_size + draw(st.integers(0, 512))
-    samples = draw(st.integers(0, cap))
+    samples = cap - draw(st.integers(0, min(cap, group_size)) | st.integers(0, cap))
     groups = draw(st.integers(-(-samples // group_size), samples + 8))
     buffered, in_batch = draw(st.integers(0, 128)), draw(st.integers(0, batch_size))
     trained = draw(st.integers(0, 1000)) * batch_size

@@ -23,7 +23,6 @@ from asyncrl.testing.served import Served, served
 
 T = TypeVar("T")
 ENDS = ("stop", "length")
-GONE_SECONDS = 20.0
 
 
 class EngineSuite(BaseSuite):
@@ -35,11 +34,13 @@ class EngineSuite(BaseSuite):
     Attributes:
         model: a Hugging Face directory to serve instead.
         no_server: why no server can be started where the tests run, such as "needs a GPU"; the rules that need one are then skipped.
+        gone_seconds: in which nothing must answer any more when the server's owner has ended.
     """
 
     slot = "engine"
     model: ClassVar[str | Path] = ""
     no_server: ClassVar[str] = ""
+    gone_seconds: ClassVar[float] = 20.0
 
     def test_it_says_what_it_occupies(self) -> None:
         """`engine_needs` answers EngineNeeds; on the CPU it needs no GPU."""
@@ -185,6 +186,12 @@ class EngineSuite(BaseSuite):
                     happened=f"it is {label}, given was {version}",
                     fix="answer weight_version in /model_info as /update_weights_from_disk set it",
                 )
+                expect(
+                    await client.healthy(),
+                    promised="a server that serves the version it should is healthy",
+                    happened=f"after the update to version {version} it does not count as healthy",
+                    fix="answer /model_info also right after an update",
+                )
                 for answer in answers:
                     self._check_tokens(answer, size)
                     versions = [each for each, _ in answer.spans]
@@ -215,11 +222,13 @@ class EngineSuite(BaseSuite):
                 call.cancel()
             await asyncio.wait(calls[:3])
             await client.close()
+            if any(call.done() for call in calls[3:]):
+                pytest.skip("test_a_pause_loses_nothing fails")
             await client.abort_all()
             await client.resume()
             answers = await asyncio.wait_for(asyncio.gather(*calls[3:]), 60.0)
             expect(
-                all(answer.finish_reason in ("abort", *ENDS) for answer in answers),
+                all(answer.finish_reason == "abort" for answer in answers),
                 promised="abort_all ends every request with what it has",
                 happened=f"finish reasons were {[answer.finish_reason for answer in answers]}",
                 fix="answer an aborted request with finish_reason type abort and the tokens that are there",
@@ -241,13 +250,13 @@ class EngineSuite(BaseSuite):
         if not server.spec.argv:
             pytest.skip("it attaches to a server that runs already")
         server.end()
-        deadline = time.monotonic() + GONE_SECONDS
+        deadline = time.monotonic() + self.gone_seconds
         while server.answers() and time.monotonic() < deadline:
             time.sleep(0.1)
         expect(
             not server.answers(),
             promised="the server ends with the process that started it",
-            happened=f"{GONE_SECONDS:g} s after its owner ended it, something still answers at {server.spec.url}",
+            happened=f"{self.gone_seconds:g} s after its owner ended it, something still answers at {server.spec.url}",
             fix="keep all its processes in the process group in which the command was started: no setsid, no daemon",
         )
 

@@ -176,7 +176,7 @@ class _Engines:
     def __init__(self, *, fails: bool = False, hangs: bool = False) -> None:
         fault: Any = "error" if fails else "hang" if hangs else ""
         engine = ScriptedEngine(script=lambda request, number: Plan(tokens=4, per_token=0.0, fault=fault))
-        self._pool = EnginePool([engine], max_attempts=2, health_interval=0)
+        self._pool = EnginePool([engine], max_attempts=1, health_interval=0)
         self.engines = self._pool.engines
         self.requests = 0
 

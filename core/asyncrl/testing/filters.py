@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.authoring import Plugin
@@ -15,7 +14,7 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.rollout.verdicts import BatchView
 from asyncrl.samples import Group
 from asyncrl.testing.base import BaseSuite
-from asyncrl.testing.cases import GROUPS, tried
+from asyncrl.testing.cases import GROUPS, for_all
 from asyncrl.testing.groups import make_group
 from asyncrl.testing.rules import broken, expect
 from asyncrl.testing.runs import cast, simulate_with_faults, unbalanced
@@ -34,8 +33,7 @@ class FilterSuite(BaseSuite):
         """Every answer is KEEP or drop(reason), and the reason is a short word."""
         judge = self._judge()
 
-        @tried(self.examples)
-        @given(group=GROUPS)
+        @for_all(self.examples, group=GROUPS)
         def rule(group: Group) -> None:
             check_verdict("judge_group", judge(group), retries=False)
 
@@ -45,8 +43,7 @@ class FilterSuite(BaseSuite):
         """A verdict depends on the group alone, not on how many were judged before."""
         judge = self._judge()
 
-        @tried(self.examples)
-        @given(groups=st.lists(GROUPS, min_size=1, max_size=8))
+        @for_all(self.examples, groups=st.lists(GROUPS, min_size=1, max_size=8))
         def rule(groups: list[Group]) -> None:
             first, second = [judge(group) for group in groups], [judge(group) for group in groups]
             different = [index for index, (one, other) in enumerate(zip(first, second, strict=True)) if one != other]
@@ -63,8 +60,7 @@ class FilterSuite(BaseSuite):
         """`mask_batch` answers bool[samples], with the samples counted through the groups in order."""
         mask = self._mask()
 
-        @tried(self.examples)
-        @given(batch=BATCHES)
+        @for_all(self.examples, batch=BATCHES)
         def rule(batch: BatchView) -> None:
             answer = mask(batch)
             samples = sum(len(group.samples) for group in batch.groups)
@@ -81,8 +77,7 @@ class FilterSuite(BaseSuite):
         """A mask depends on the batch alone."""
         mask = self._mask()
 
-        @tried(self.examples)
-        @given(batch=BATCHES)
+        @for_all(self.examples, batch=BATCHES)
         def rule(batch: BatchView) -> None:
             first, second = np.asarray(mask(batch)).copy(), np.asarray(mask(batch))
             expect(

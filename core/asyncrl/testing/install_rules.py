@@ -86,14 +86,14 @@ class InstallRules(Reach):
     def _reached(self, stage: str, promised: str) -> None:
         """Fail when exactly this stage can't be reached; skip when an earlier one can't."""
         try:
-            if stage in ("installed", "loaded"):
-                ready(self.slot, self.plugin)
-            else:
-                made(self.ready(), self.options, self.facts())
+            one = ready(self.slot, self.plugin)
+            if stage in ("hooked", "built"):
+                made(one, self.options, self.facts())
         except NotReady as error:
             order = list(STAGES)
             if error.stage == stage:
                 fix = getattr(error.cause, "remedy", "") or "change what the message names"
+                fix += "; a suite gives options by its attribute `options`" if stage == "built" else ""
                 broken(promised=promised, happened=str(error), fix=fix)
             if order.index(error.stage) < order.index(stage):
                 pytest.skip(f"{error.rule} fails: {error}")

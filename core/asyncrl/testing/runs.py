@@ -20,10 +20,10 @@ from asyncrl.simulation.script import EngineEvent, Fault, Plan
 from asyncrl.simulation.task import ScriptedTask, simulation_host
 from asyncrl.testing.fakes import HELPERS, STANDARD, stand_in
 
-LIMIT = 3_000.0
+LIMIT = 1_500.0
 """Virtual seconds within which every one of these runs ends; the longest needs some hundreds."""
 
-WAIT_WARNING = 1_000.0
+WAIT_WARNING = 500.0
 """Virtual seconds after which core says what a wait is for; at the second time it ends a run in which nothing can come any more."""
 
 Script = Callable[[GenerateRequest, int], Plan]
@@ -177,6 +177,7 @@ def take_and_cancel(host: Host, run: RunFacts, seed: int) -> dict[str, Any]:
             trained += batch.prompt_ids.tolist()
             engine.publish(step)
             service.on_published(step)
+            await asyncio.sleep(rng.choice([0.0, 2.0, 8.0]))  # the trainer trains; the buffer fills
         await service.stop()
         again = sorted({one for one in trained if trained.count(one) > 1})
         return service.books() | {"again": again}

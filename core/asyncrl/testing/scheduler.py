@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
 
 from asyncrl.authoring import Plugin
 from asyncrl.errors import AsyncrlError
 from asyncrl.rollout.schedule import LoadView
 from asyncrl.testing.base import BaseSuite
-from asyncrl.testing.cases import loads, tried
+from asyncrl.testing.cases import for_all, loads
 from asyncrl.testing.rules import broken, expect
 from asyncrl.testing.runs import cast, long_tail, oldest_age, resume, simulate, simulate_with_faults, unbalanced
 
@@ -43,8 +42,7 @@ class SchedulerSuite(BaseSuite):
     def test_it_answers_a_number_for_every_load(self) -> None:
         """The quota is a whole number, 0 or more, whatever the load."""
 
-        @tried(4 * self.examples)
-        @given(load=loads())
+        @for_all(4 * self.examples, load=loads())
         def rule(load: LoadView) -> None:
             quota = quota_of(load=load)
             expect(
@@ -62,8 +60,7 @@ class SchedulerSuite(BaseSuite):
         if self.stateful:
             pytest.skip("it declares that it is stateful")
 
-        @tried(self.examples)
-        @given(load=loads())
+        @for_all(self.examples, load=loads())
         def rule(load: LoadView) -> None:
             first, second = quota_of(load=load), quota_of(load=load)
             expect(
