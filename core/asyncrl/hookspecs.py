@@ -232,8 +232,8 @@ def judge_staleness(group: Group, version: int) -> Verdict:
 @hookspec(firstresult=True)
 def staleness_deadline(oldest: int) -> Deadline:
     """Rollout; optional. Say up to which version a group may be trained whose oldest token comes from version `oldest`, and whether
-    the trainer waits for one in flight rather than pass its deadline. Never decreases with `oldest`, and agrees with
-    `judge_staleness`."""
+    the trainer waits for one in flight rather than pass its deadline. Never decreases with `oldest`, waits for
+    all groups or for none, and agrees with `judge_staleness`."""
 
 
 # Engine: `asyncrl.engines` ----------------------------------------------------------------------------------------------

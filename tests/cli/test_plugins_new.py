@@ -89,7 +89,7 @@ def outcomes(sources: dict[str, Path], site: Path, tmp_path_factory: pytest.Temp
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.timeout(1000)  # the first one runs them all
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_new_plugin_passes_its_own_tests(slot: str, outcomes: dict[str, list[str]]) -> None:

@@ -104,7 +104,7 @@ class Scenario:
             eval_interval=self.eval_interval,
             pause_mode=core.publish_mode,
             on_unused=core.on_unused,
-            wait_warning=STUCK_SECONDS,
+            wait_warning=max(STUCK_SECONDS, self.train_seconds + self.publish_seconds + self.eval_seconds),
             keep_batches=False,
             faults=[EngineEvent(fault.engine, fault.at, fault.kind, fault.factor) for fault in options.faults],
         )

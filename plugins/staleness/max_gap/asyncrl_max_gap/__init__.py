@@ -25,6 +25,7 @@ class MaxGapOptions(PluginOptions):
     max_staleness: int = Field(
         1,
         ge=0,
+        le=1_000_000,
         description="Oldest that a trained token may be, in versions before the one about to be improved; 0 is on-policy.",
     )
     on_stale: Literal["drop", "retry", "wait"] | None = Field(
