@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import math
-import queue
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,27 +16,17 @@ from asyncrl.errors import AsyncrlError, OptionError
 from asyncrl.evaluation.records import EvalSet
 from asyncrl.host import Host
 from asyncrl.samples import Prompt, SamplingParams, Score
-from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.groups import same_prompt
 from asyncrl.testing.hostile import completions
-from asyncrl.testing.leftovers import children, left_since
-from asyncrl.testing.models import cache_dir, character_model, vocab_size
+from asyncrl.testing.models import cache_dir, vocab_size
 from asyncrl.testing.rules import broken, expect
+from asyncrl.testing.task_opened import LONGEST, NotOpen, OpenedTask, TooLong
 
 POSITIONS = (*range(12), 999, 10**6, 10**9)
-LONGEST = 200
-T = TypeVar("T")
+PROMPTS = "test_its_prompts_are_prompts"
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What each hostile completion is, with its score or what was raised; and what still ran after the task was closed."""
-
-    scores: list[tuple[str, Any]]
-    left: list[str]
-
-
-class TaskSuite(BaseSuite):
+class TaskSuite(OpenedTask):
     """Contract of a task: prompts by position, a reward for each sample, held-out sets.
 
     The rules open it with its own model, if `task_model` makes one, else with a tokenizer of single ASCII characters. A subclass may also
@@ -54,16 +39,27 @@ class TaskSuite(BaseSuite):
         repeatable: whether the same completion gets the same reward each time; False for a judge that draws.
     """
 
-    slot = "task"
-    model: ClassVar[str | Path] = ""
-    scoring_seconds: ClassVar[float] = 60.0
-    leaving_seconds: ClassVar[float] = 15.0
     repeatable: ClassVar[bool] = True
+
+    def test_it_opens_and_closes(self) -> None:
+        """task_open with a good model, and task_close after it, raise nothing."""
+
+        async def nothing(host: Host) -> None:
+            return None
+
+        try:
+            self.alive(nothing, self.options)
+        except (NotOpen, TooLong) as error:
+            broken(
+                promised="a task opens with a good model and good options, and closes",
+                happened=str(error),
+                fix="see what the message names; if the task wants another model, set `model` in the suite",
+            )
 
     def test_its_prompts_are_prompts(self) -> None:
         """At every position of an endless stream: a Prompt with this id, int32 token ids of the model, and JSON data."""
         size = vocab_size(self.model_directory())
-        for position, prompt in zip(POSITIONS, self._opened(lambda host: _prompts(host, POSITIONS)), strict=True):
+        for position, prompt in zip(POSITIONS, self.opened(lambda host: _prompts(host, POSITIONS)), strict=True):
             expect(
                 isinstance(prompt, Prompt) and prompt.prompt_id == position,
                 promised=f"train_prompt({position}) answers a Prompt with prompt_id {position}; the stream has no end",
@@ -91,8 +87,11 @@ class TaskSuite(BaseSuite):
             backwards = dict(zip(reversed(POSITIONS), _prompts(host, reversed(POSITIONS)), strict=True))
             return [backwards[position] for position in POSITIONS]
 
-        first = self._opened(lambda host: _prompts(host, POSITIONS))
-        for what, again in (("in another order", self._opened(shuffled)), ("again", self._opened(_twice))):
+        first = self.opened(lambda host: _prompts(host, POSITIONS), rule=PROMPTS)
+        for what, again in (
+            ("in another order", self.opened(shuffled, rule=PROMPTS)),
+            ("again", self.opened(_twice, rule=PROMPTS)),
+        ):
             for position, one, other in zip(POSITIONS, first, again, strict=True):
                 expect(
                     same_prompt(one, other),
@@ -103,7 +102,15 @@ class TaskSuite(BaseSuite):
 
     def test_any_completion_gets_a_finite_reward(self) -> None:
         """Nothing, endless repetition, code, broken and huge expressions: a Score in bounded time, and no exception."""
-        for what, answer in self._scored(1).scores:
+        try:
+            scores = self.scored(1).scores
+        except TooLong as error:
+            broken(
+                promised="no score blocks the event loop for long",
+                happened=str(error),
+                fix="score what can take long in a process that can be killed: asyncrl.ScoringPool does that",
+            )
+        for what, answer in scores:
             expect(
                 not isinstance(answer, Exception),
                 promised="whatever a model writes gets a score",
@@ -121,7 +128,7 @@ class TaskSuite(BaseSuite):
         """A reward is a function of prompt and completion."""
         if not self.repeatable:
             pytest.skip("the suite says that it is not repeatable")
-        for (what, one), (_, other) in zip(self._scored(1).scores, self._scored(2).scores, strict=True):
+        for (what, one), (_, other) in zip(self.scored_well(1).scores, self.scored_well(2).scores, strict=True):
             expect(
                 not isinstance(one, Score) or one == other,
                 promised="the same completion of the same prompt gets the same reward",
@@ -131,7 +138,7 @@ class TaskSuite(BaseSuite):
 
     def test_its_eval_sets_stay_the_same(self) -> None:
         """Each has a name of its own, prompts that count from 0 and sampling parameters, and is the same after a restart."""
-        first, second = (self._opened(lambda host: host.one("eval_sets")()) for _ in range(2))
+        first, second = (self.opened(lambda host: host.one("eval_sets")()) for _ in range(2))
         expect(
             isinstance(first, tuple)
             and all(isinstance(one, EvalSet) and isinstance(one.params, SamplingParams) for one in first),
@@ -163,7 +170,7 @@ class TaskSuite(BaseSuite):
 
     def test_closing_it_leaves_no_process(self) -> None:
         """After task_close, nothing that opening and scoring started is running."""
-        left = self._scored(1).left
+        left = self.scored_well(1).left
         expect(
             not left,
             promised="task_close ends whatever the task has started",
@@ -209,110 +216,14 @@ class TaskSuite(BaseSuite):
                     except AsyncrlError:
                         continue
 
-        cls._in_time(lambda: cls._alive(whole, options))
+        try:
+            cls.alive(whole, options)
+        except (NotOpen, TooLong, AsyncrlError) as error:
+            pytest.skip(f"another rule fails: {error}")
         return used
 
-    # For the rules ----------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def asked_with(cls) -> dict[str, Any]:
-        return {"model": str(cls.model_directory())}
-
-    @classmethod
-    def model_directory(cls) -> Path:
-        """Return the model that the task is opened with."""
-        if cls.model:
-            return Path(cls.model)
-        if cls not in _MODELS:
-            _MODELS[cls] = _own_model(cls.host())
-        return _MODELS[cls]
-
-    def _opened(self, ask: Callable[[Host], T]) -> T:
-        """Open a new object of it, ask, and close it."""
-
-        async def asked(host: Host) -> T:
-            return ask(host)
-
-        return self._in_time(lambda: self._alive(asked, self.options))
-
-    def _scored(self, time: int) -> Scored:
-        """The scores of hostile completions by an object of its own, the first or the second time."""
-        key = (type(self), time)
-        if key not in _SCORED:
-            before = children()
-            scores = self._in_time(lambda: self._alive(self._score_all, self.options))
-            _SCORED[key] = Scored(scores, list(left_since(before, self.leaving_seconds).values()))
-        return _SCORED[key]
-
-    async def _score_all(self, host: Host) -> list[tuple[str, Any]]:
-        prompt, score = host.one("train_prompt")(position=0), host.one("score_sample")
-        answers: list[tuple[str, Any]] = []
-        for what, sample in completions(self.model_directory(), LONGEST):
-            try:
-                answers.append((what, await asyncio.wait_for(score(prompt=prompt, sample=sample), self.scoring_seconds)))
-            except TimeoutError:
-                answers.append((what, TimeoutError(f"no score within {self.scoring_seconds:g} s")))
-            except AsyncrlError as error:
-                answers.append((what, error))
-        return answers
-
-    @classmethod
-    def _alive(cls, use: Callable[[Host], Awaitable[T]], options: Mapping[str, Any]) -> T:
-        async def main() -> T:
-            host = cls.host(cls.make(options))
-            host.one("task_open")(model=cls.model_directory())
-            try:
-                return await use(host)
-            finally:
-                if host.has("task_close"):
-                    await host.one("task_close")()
-
-        return asyncio.run(main())
-
-    @classmethod
-    def _in_time(cls, work: Callable[[], T]) -> T:
-        """Do work in a thread, which can be given up when it blocks for ever."""
-        answers: queue.Queue[tuple[bool, Any]] = queue.Queue()
-
-        def do() -> None:
-            try:
-                answers.put((True, work()))
-            except BaseException as error:
-                answers.put((False, error))
-
-        threading.Thread(target=do, daemon=True, name="the suite's use of a task").start()
-        limit = 10 * cls.scoring_seconds
-        try:
-            fine, answer = answers.get(timeout=limit)
-        except queue.Empty:
-            broken(
-                promised="no hook of a task blocks the event loop for long",
-                happened=f"opening it, asking it and closing it took more than {limit:g} s",
-                fix="score what can take long in a process that can be killed: asyncrl.ScoringPool does that",
-            )
-        if fine:
-            result: T = answer
-            return result
-        if isinstance(answer, AsyncrlError):
-            broken(
-                promised="task_open, train_prompt, eval_sets and task_close raise nothing with a good model and good options",
-                happened=f"{type(answer).__name__}: {answer}",
-                fix="see what the message names; if the task wants another model, set `model` in the suite",
-            )
-        raise answer
-
-
-_SCORED: dict[tuple[type, int], Scored] = {}
-_MODELS: dict[type, Path] = {}
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
-
-
-def _own_model(host: Host) -> Path:
-    """The model that a task makes, or the tokenizer of characters for one that makes none."""
-    if host.has("task_model"):
-        with contextlib.suppress(AsyncrlError):
-            return Path(host.one("task_model")(cache_dir=cache_dir()))
-    return character_model()
 
 
 def _prompts(host: Host, positions: Iterable[int]) -> list[Any]:

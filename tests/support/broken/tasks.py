@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -47,6 +48,26 @@ class Right(Plugin):
         return (EvalSet("held-out", tuple(Right.prompt(self, index) for index in range(self.first, 4)), SamplingParams(8)),)
 
     first: ClassVar[int] = 0
+
+
+@breaks("test_it_opens_and_closes")
+class CanNotBeClosed(Right):
+    @hookimpl
+    async def task_close(self) -> None:
+        raise RuntimeError("nothing to close")
+
+
+@breaks("test_any_completion_gets_a_finite_reward", scoring_seconds=0.2)
+class BlocksTheEventLoop(Right):
+    def reward(self, sample: Sample) -> float:
+        time.sleep(5.0 * (len(sample.token_ids) == 0))
+        return 0.0
+
+
+@breaks("test_its_prompts_are_prompts")
+class EndsAfterAThousand(Right):
+    def prompt(self, position: int) -> Prompt:
+        return [super(EndsAfterAThousand, self).prompt(each) for each in range(1000)][position]
 
 
 @breaks("test_its_prompts_are_prompts")
