@@ -123,7 +123,8 @@ def _name_fault(slot: str, name: str, options: dict[str, Any]) -> str:
         return f"the hook belongs to {owner} plugins, and this is one for {slot}"
     places = [process for process, hooks in CALLED_IN.items() if name in hooks]
     if not any(slot in PROCESSES[process] for process in places):
-        return f"it would never be called: {name} is called in the {' and the '.join(places)} process, where no {slot} plugin is; observers are"
+        where = " and the ".join(places)
+        return f"it would never be called: {name} is called in the {where} process, where no {slot} plugin is; observers are"
     return ""
 
 

@@ -25,13 +25,14 @@ Write = Callable[..., Path]
 
 @asynccontextmanager
 async def opened(path: Path, model: Path, run: RunFacts = RUN, **options: Any) -> AsyncIterator[JsonLinesTask]:
+    before = psutil.Process().children()
     task = JsonLinesTask(JsonLinesOptions(path=path, **options), run)
     task.task_open(model)
     try:
         yield task
     finally:
         await task.task_close()
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def finished(ids: list[int], status: Status = Status.COMPLETED) -> Sample:
@@ -224,10 +225,11 @@ def test_hostile_completions_score_0_in_bounded_time_off_the_main_thread(write: 
 async def test_closing_is_prompt_while_a_scorer_hangs(write: Write, plain_model: Path) -> None:
     """Field report 18."""
     options: dict[str, Any] = {"scorer": "regex", "pattern": r"^(a+)+$", "scoring_timeout": 600.0}
+    before = len(psutil.Process().children())
     async with opened(write({"prompt": "x", "answer": "aa"}), plain_model, **options) as task:
         hanging = asyncio.create_task(task.score_sample(task.train_prompt(0), saying(plain_model, "a" * 64 + "b")))
         deadline = time.monotonic() + 60
-        while not psutil.Process().children() and time.monotonic() < deadline:  # noqa: ASYNC110  (a process has no event)
+        while len(psutil.Process().children()) <= before and time.monotonic() < deadline:  # noqa: ASYNC110  (a process has no event)
             await asyncio.sleep(0.01)
         async with asyncio.timeout(30):
             await task.task_close()
