@@ -237,6 +237,12 @@ def test_only_the_slots_asked_for_are_built(path: Path) -> None:
     assert build_host([spec()], FACTS, slots={"trainer"}).actives == ()
 
 
+def test_a_constructor_that_leaves_its_base_out_is_the_plugins_fault(path: Path) -> None:
+    offer(path, BUFFER + "    def __init__(self, options, run): pass\n")
+    with pytest.raises(PluginLoadError, match=r"can't be constructed: .*does not call super\(\).__init__\(options, run\)"):
+        build_host([spec()], FACTS)
+
+
 def test_a_constructor_that_raises_is_the_plugins_fault(path: Path) -> None:
     offer(path, BUFFER + "    def __init__(self, options, run): raise ValueError('boom')\n")
     with pytest.raises(PluginLoadError, match=r"\(dist-mine 1\.0\) can't be constructed: ValueError: boom") as caught:

@@ -303,7 +303,10 @@ def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
     from asyncrl.scrub import hide, said_by, secrets_in
 
     try:
-        return kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
+        plugin = kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
+        if not hasattr(plugin, "metrics"):
+            raise TypeError("its __init__ does not call super().__init__(options, run)")
+        return plugin
     except AsyncrlError:
         raise
     except (Exception, SystemExit) as cause:

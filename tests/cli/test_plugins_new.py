@@ -209,3 +209,10 @@ def test_the_answers_are_those_of_the_golden_file(answers: dict[str, tuple[str, 
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize("name", ["state", "metric-set", "field"])
+def test_a_name_that_the_code_uses_itself_hides_nothing(name: str) -> None:
+    [code] = [text for file, text in contents("buffer", name).items() if file.startswith("asyncrl_") and file.endswith(".py")]
+    class_name = "".join(word.capitalize() for word in name.split("-"))
+    assert f"class {class_name}Buffer(" in code and f"class {class_name}(" not in code

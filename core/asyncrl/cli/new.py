@@ -88,7 +88,7 @@ def contents(slot: str, name: str) -> dict[str, str]:
     words = {
         "template-name": name,
         "template_name": module,
-        "TemplateName": "".join(word.capitalize() for word in name.split("-")),
+        "TemplateName": _class_name(slot, name, code),
         "@summary@": code.split('"""')[1].partition("\n")[0],
         "@dependencies@": ", ".join(f'"{need}"' for need in needs),
         "@group@": SLOTS[slot].group,
@@ -103,6 +103,14 @@ def contents(slot: str, name: str) -> dict[str, str]:
     }
     pattern = re.compile("|".join(map(re.escape, words)))
     return {file: pattern.sub(lambda found: words[found[0]], text) for file, text in files.items()}
+
+
+def _class_name(slot: str, name: str, code: str) -> str:
+    """Return the name of the plugin's class; one that the template's own code uses gets the slot behind it."""
+    class_name = "".join(word.capitalize() for word in name.split("-"))
+    if re.search(rf"\b{class_name}\b", code):
+        class_name += (slot.removesuffix("s") if SLOTS[slot].many else slot).capitalize()
+    return class_name
 
 
 def _check(slot: str, name: str, catalog: Catalog, force: bool) -> None:

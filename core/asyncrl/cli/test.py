@@ -34,10 +34,14 @@ def run(arguments: Namespace) -> int:
     """Run the suite of each plugin that the name means; returns 0 when every rule is kept, 1 when one is broken.
 
     Raises:
-        UserError: pytest is not installed, no such plugin is, or an option or attribute is wrong.
+        UserError: pytest is not installed, no such plugin is, two distributions offer it, or an option or attribute is wrong.
         PluginError: the plugin can't be loaded, or ended the process.
     """
-    plugins = matching(discover(), arguments.name, COMMAND)
+    catalog = discover()
+    plugins = matching(catalog, arguments.name, COMMAND)
+    for found in plugins:
+        if len([other for other in plugins if other.slot == found.slot]) > 1:
+            catalog.pick(found.slot, found.name, COMMAND)  # says which distributions offer it
     if len(plugins) > 1 and (arguments.set or arguments.declare):
         choices = " or ".join(f"{found.slot}:{found.name}" for found in plugins)
         raise UserError(f"{arguments.name!r} means several plugins", origin=COMMAND, remedy=f"write {choices}")
