@@ -10,6 +10,8 @@ from asyncrl.testing import SUITES, BaseSuite
 from broken.breaking import Broken, marked
 from suite_runs import Outcomes, run_suites
 
+pytestmark = [pytest.mark.minutes, pytest.mark.timeout(600)]
+
 ANYWHERE = "anywhere"
 """Breaks the rules that hold in every slot, as buffers; the rules that start processes are tried on these alone."""
 STARTS_PROCESSES = "ray_actor or importing or constructor"

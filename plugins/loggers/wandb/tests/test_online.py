@@ -15,6 +15,8 @@ from wandb_files import read_offline
 from wandb_logger import KEY, logger, wait_until
 from wandb_server import WandbServer, serving
 
+pytestmark = pytest.mark.minutes
+
 METRICS = (
     Declared("run/speed", "gauge", "How fast", "tokens/s", Axis.TRAIN_STEP, ""),
     Declared("eval/reward", "gauge", "Mean reward", "reward", Axis.EVAL_STEP, "set"),
