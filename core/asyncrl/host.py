@@ -107,8 +107,8 @@ class Host:
         return _guarded(caller, names, passed, failed, self._hide_in, asynchronous=asynchronous)
 
     def owner(self, hook: str) -> str:
-        """Return who implements a slot hook, for messages."""
-        return str(self._by_object[id(self._owners(hook)[0].plugin)])
+        """Return who implements a slot hook, and who is wrapped around it, for messages."""
+        return self._with_wrappers(self._by_object[id(self._owners(hook)[0].plugin)], hook)
 
     def takes(self, hook: str, argument: str) -> bool:
         """Whether the implementation of a slot hook has a parameter of this name."""
@@ -190,13 +190,17 @@ class Host:
         error.args = (error.message,)
 
     def _failed(self, active: Active, hook: str, cause: BaseException) -> PluginFailed:
-        at_fault = self._raiser(cause) or active
+        at_fault = self._raiser(cause) or self._with_wrappers(active, hook)
         error = PluginFailed(f"{at_fault} failed in {hook}: {self._hide(said_by(cause))}")
         trace = "".join(traceback.format_exception(cause))
         error.detail = self._hide(trace)
         # A cause that speaks of a secret is not chained: whoever logs the error would print it.
         error.__cause__ = cause if error.detail == trace else None
         return error
+
+    def _with_wrappers(self, active: Active, hook: str) -> str:
+        wrappers = [self._by_object[id(impl.plugin)] for impl in self._implementers(hook) if impl.wrapper]
+        return ", wrapped by ".join(map(str, [active, *wrappers]))
 
     def _raiser(self, cause: BaseException) -> Active | None:
         """The plugin whose hook was entered last before an exception: a wrapper may fail too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -124,6 +125,21 @@ def test_a_wrapper_that_fails_is_named_and_not_what_it_wraps(version: int, name:
     with pytest.raises(PluginFailed, match=rf"'{name}' \(dist 1\.0\) failed in judge_staleness: ZeroDivisionError"):
         judge(group=GROUP, version=version)
     assert judge(group=GROUP, version=2) is KEEP
+
+
+class YieldsTwice(Plugin):
+    @hookimpl(wrapper=True)
+    def judge_staleness(self) -> Generator[None, Verdict, Verdict]:
+        yield
+        return (yield)
+
+
+def test_a_fault_that_may_be_a_wrappers_names_it_too() -> None:
+    wrapped = host(Judges, YieldsTwice, slot="staleness")
+    who = r"staleness plugin 'Judges-0' \(dist 1\.0\), wrapped by staleness plugin 'YieldsTwice-1' \(dist 1\.0\)"
+    with pytest.raises(PluginFailed, match=rf"{who} failed in judge_staleness: RuntimeError"):
+        wrapped.one("judge_staleness")(group=GROUP, version=2)
+    assert re.fullmatch(who, wrapped.owner("judge_staleness"))
 
 
 class WrapsWhatNobodyHas(Plugin):
