@@ -8,7 +8,10 @@ import pytest
 from asyncrl import LoadView, Plugin, Prompt, SchedulerPlugin, hookimpl
 from asyncrl.errors import PluginFailed
 from asyncrl.rollout.engine import GenerateRequest
-from asyncrl.simulation.engine import Plan
+from asyncrl.rollout.pool import EnginePool
+from asyncrl.rollout.service import RolloutService
+from asyncrl.simulation.clock import run_virtual
+from asyncrl.simulation.engine import Plan, ScriptedEngine
 from asyncrl.simulation.run import SimulatedRun
 from simulated import CountingTask, facts, host, long_tail, simulate, trained_prompts
 
@@ -127,3 +130,45 @@ def test_observers_see_each_group_finish_and_end_and_their_failures_cost_nothing
     told = plugins.plugin("observers").told
     assert sorted(prompt_id for fate, prompt_id in told if fate == "trained") == sorted(trained_prompts(simulated))
     assert sum(what == "finished" for what, _ in told) >= 24
+
+
+def paced_service(steps: int = 5) -> tuple[RolloutService, ScriptedEngine]:
+    run = facts(steps=steps)
+    policy = ("staleness", "max-gap", {"max_staleness": 0, "on_stale": "wait"})
+    engine = ScriptedEngine(script=long_tail(1))
+    return RolloutService(host(run, ("scheduler", "paced", {}), policy), EnginePool([engine], health_interval=0), run), engine
+
+
+def test_a_publication_lets_groups_start_before_the_next_batch_is_asked_for() -> None:
+    """The trainer may be busy with a checkpoint or an evaluation then."""
+    rollout, engine = paced_service()
+
+    async def main() -> None:
+        await rollout.start()
+        await rollout.take_batch(0, 1)
+        rollout.trained(1)
+        await asyncio.sleep(100.0)
+        assert engine.in_flight == 0
+        engine.publish(1)
+        rollout.on_published(1)
+        await asyncio.sleep(0.01)
+        assert engine.in_flight == 8
+        await rollout.stop()
+
+    run_virtual(main(), limit=1000.0)
+
+
+def test_submission_that_is_resumed_starts_groups_by_itself() -> None:
+    rollout, engine = paced_service()
+
+    async def main() -> None:
+        await rollout.pause_submission()
+        await rollout.start()
+        await asyncio.sleep(100.0)
+        assert engine.in_flight == 0
+        rollout.resume_submission()
+        await asyncio.sleep(0.01)
+        assert engine.in_flight == 8
+        await rollout.stop()
+
+    run_virtual(main(), limit=1000.0)

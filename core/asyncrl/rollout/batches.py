@@ -14,7 +14,6 @@ from asyncrl.ledger import Ledger
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.verdicts import BatchView
 from asyncrl.samples import Group, Sample, SamplingParams, Status, full_mask
-from asyncrl.training.batch import flatten
 from asyncrl.training.interfaces import TrainingBatch
 
 
@@ -47,19 +46,20 @@ class _HandedOut:
 
 
 class Batches:
-    """Attributes: staleness_sum, staleness_max, groups_trained: running over the run, of trained groups only; groups: handed out;
-    make: makes a batch of groups, called as `flatten` is."""
+    """Attributes: staleness_sum, staleness_max, groups_trained: running over the run, of trained groups only; groups: handed out."""
 
-    def __init__(self, host: Host, ledger: Ledger, metrics: RolloutMetrics, params: SamplingParams) -> None:
+    def __init__(
+        self, host: Host, ledger: Ledger, metrics: RolloutMetrics, params: SamplingParams, make: Callable[..., TrainingBatch]
+    ) -> None:
         self.staleness_sum = 0
         self.staleness_max = 0
         self.groups = 0
         self.last_step = 0
-        self.make: Callable[..., TrainingBatch] = flatten
         self._host = host
         self._ledger = ledger
         self._metrics = metrics
         self._params = params
+        self._make = make
         self._has_masks = host.has("mask_batch")
         self._handed_out: dict[int, _HandedOut] = {}
 
@@ -69,7 +69,7 @@ class Batches:
             raise BooksError(f"step {step} was handed a batch already, and it was not trained")
         keep = self._mask(groups, version) if self._has_masks else None
         try:
-            batch = self.make(groups, version=version, step=step, params=self._params, keep=keep)
+            batch = self._make(groups, version=version, step=step, params=self._params, keep=keep)
         except ValueError as cause:
             raise PluginFailed(f"{self._host.owner('produce')}: {cause}") from cause
         staleness = tuple(group.staleness(version) for group in groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from asyncrl.authoring import RunFacts
@@ -18,6 +19,7 @@ from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.producer_loop import ProducerLoop
 from asyncrl.samples import SamplingParams
+from asyncrl.training.batch import flatten
 from asyncrl.training.interfaces import TrainingBatch
 
 
@@ -30,6 +32,7 @@ class RolloutService:
         on_unused: ``drop`` or ``retry``: what happens to an aborted group's prompt.
         wait_warning: seconds after which a wait says what it waits for, again and again.
         stop_timeout: seconds that `stop` grants to what is in flight.
+        make_batch: makes a batch of groups, called as `flatten` is.
 
     Raises:
         PluginLoadError: a slot has no plugin, or a hook no implementation.
@@ -44,6 +47,7 @@ class RolloutService:
         on_unused: str = "drop",
         wait_warning: float = 30.0,
         stop_timeout: float = 10.0,
+        make_batch: Callable[..., TrainingBatch] = flatten,
     ) -> None:
         self.ledger = Ledger()
         self.metrics = RolloutMetrics("rollout")
@@ -64,7 +68,7 @@ class RolloutService:
         self._claims = Claims(host, facts)
         self._gate = Gate(host, self.ledger, self._claims, facts, self.metrics, on_unused=on_unused, wait_warning=wait_warning)
         self._loop = ProducerLoop(host, self.ledger, self._gate, self._claims, sampler, facts)
-        self._batches = Batches(host, self.ledger, self.metrics, params)
+        self._batches = Batches(host, self.ledger, self.metrics, params, make_batch)
 
     @property
     def tokens_generated(self) -> int:

@@ -78,8 +78,14 @@ class SimulatedRun:
             lost_remedy="the faults left none: let one revive sooner",
         )
         numbered = _Numbered(self.pool, facts.group_size)
-        self.service = RolloutService(host, numbered, facts, on_unused=on_unused, wait_warning=wait_warning)
-        self.service._batches.make = outline  # token arrays are made when somebody looks
+        self.service = RolloutService(
+            host,
+            numbered,
+            facts,
+            on_unused=on_unused,
+            wait_warning=wait_warning,
+            make_batch=outline,  # token arrays are made when somebody looks
+        )
         self.batches: list[TrainingBatch] = []
         self.version = 0
         self._recorder = Recorder(self.service, facts, engines)
