@@ -38,6 +38,7 @@ MODULES = {
     "no_plugin": "class Fine: pass",
     "wrong_hook": OBSERVER.replace("(self)", "(self, why)"),
     "other_api": OBSERVER.replace("Fine(Plugin):", "Fine(Plugin):\n    hook_api = 99"),
+    "baseless": OBSERVER + "    def __init__(self, options, run): pass",
     "misspelled": OBSERVER + "    def on_stpe(self): pass",
     "prints": "print('hello')\n" + OBSERVER,
     "lingers": "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()\n" + OBSERVER,

@@ -1,4 +1,4 @@
-"""Runs as a process of its own: imports one plugin and says as JSON what came of it. `asyncrl plugins check` starts one for each."""
+"""Runs as a process of its own: imports a plugin, makes one, says as JSON what came of it. `asyncrl plugins check` starts these."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import time
 from operator import attrgetter
 from typing import Any
 
+from asyncrl.authoring import RunFacts
 from asyncrl.errors import PluginError
-from asyncrl.plugins import Found, load
+from asyncrl.plugins import Found, PluginSpec, build_host, load
+
+FACTS = RunFacts(batch_size=1, group_size=1, max_concurrent_samples=1, steps=1)
 
 
 def main() -> None:
@@ -30,6 +33,8 @@ def main() -> None:
 def _look(found: Found) -> dict[str, Any]:
     try:
         kind = load(found)
+        if not any(info.is_required() for info in kind.Options.model_fields.values()):
+            build_host([PluginSpec(found.slot, found.name, found.distribution, found.version, "{}")], FACTS)
     except PluginError as error:
         wrong_api = _hook_api(found) not in _accepted()
         return {"kind": "incompatible" if wrong_api else "broken", "message": error.message, "detail": error.detail, "doubts": []}
