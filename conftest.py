@@ -1,11 +1,18 @@
-"""The exit of a test session: the verdict is printed, then the process ends at once."""
+"""How a test session begins and ends: Ctrl-C works in what it starts; the verdict is printed, then the process ends at once."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and every command that a test starts would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
