@@ -15,25 +15,18 @@ from asyncrl.errors import AmbiguousPlugin, PluginLoadError, PluginMismatch, Unk
 from asyncrl.hookspecs import SLOT_HOOKS
 from asyncrl.plugins import SLOTS, PluginSpec, build_host, discover, load
 from asyncrl.run_options import RunOptions
-from fake_distributions import install, install_toys
+from fake_distributions import BUFFER_HOOKS, install, install_toys
 
 FACTS = RunFacts(batch_size=2, group_size=2, max_concurrent_samples=4, steps=3)
-BUFFER = """
+BUFFER = (
+    """
 from asyncrl import *
 from pydantic import Field
 class Good(Plugin):
     Options = BufferOptions
-    @hookimpl
-    def buffer_put(self, group): return ACCEPTED
-    @hookimpl
-    def buffer_take(self, version): return NOTHING
-    @hookimpl
-    def buffer_size(self): return 0
-    @hookimpl
-    def buffer_state(self): return State(())
-    @hookimpl
-    def buffer_restore(self, state): return Restored()
 """
+    + BUFFER_HOOKS
+)
 
 
 @pytest.fixture

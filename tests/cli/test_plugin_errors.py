@@ -18,26 +18,19 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import AsyncrlError
 from asyncrl.options import RunConfig, resolve
 from asyncrl.plugins import SLOTS, PluginSpec, build_host, discover
-from fake_distributions import install, install_toys
+from fake_distributions import BUFFER_HOOKS, install, install_toys
 
 GOLDEN = Path(__file__).parent / "golden" / "plugins.txt"
 FACTS = RunFacts(batch_size=2, group_size=2, max_concurrent_samples=4, steps=3)
-BUFFER = """
+BUFFER = (
+    """
 from asyncrl import *
 from pydantic import Field, SecretStr, field_validator
 class Mine(Plugin):
     Options = BufferOptions
-    @hookimpl
-    def buffer_put(self, group): return ACCEPTED
-    @hookimpl
-    def buffer_take(self, version): return NOTHING
-    @hookimpl
-    def buffer_size(self): return 0
-    @hookimpl
-    def buffer_state(self): return State(())
-    @hookimpl
-    def buffer_restore(self, state): return Restored()
 """
+    + BUFFER_HOOKS
+)
 TASK = """
 from asyncrl import *
 class Mine(Plugin):

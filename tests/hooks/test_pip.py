@@ -18,28 +18,22 @@ import asyncrl
 import pytest
 from asyncrl.authoring import RunFacts
 from asyncrl.plugins import PluginSpec
+from fake_distributions import BUFFER_HOOKS
 
 pytestmark = pytest.mark.slow
 
 FACTS = RunFacts(batch_size=2, group_size=2, max_concurrent_samples=4, steps=3)
 LEFT_OUT = ("asyncrl", "__editable__", "torch", "ray", "transformers", "wandb", "__pycache__", "pip")
-BUFFER = '''"""A buffer."""
+BUFFER = (
+    '''"""A buffer."""
 from asyncrl import *
 print("imported {package}")
 class Mine(Plugin):
     Options = BufferOptions
     hook_api = 1
-    @hookimpl
-    def buffer_put(self, group): return ACCEPTED
-    @hookimpl
-    def buffer_take(self, version): return NOTHING
-    @hookimpl
-    def buffer_size(self): return 0
-    @hookimpl
-    def buffer_state(self): return State(())
-    @hookimpl
-    def buffer_restore(self, state): return Restored()
 '''
+    + BUFFER_HOOKS
+)
 PROJECT = """
 [build-system]
 requires = ["setuptools"]

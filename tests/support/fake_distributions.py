@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+BUFFER_HOOKS = """\
+    @hookimpl
+    def buffer_put(self, group): return ACCEPTED
+    @hookimpl
+    def buffer_take(self, version): return NOTHING
+    @hookimpl
+    def buffer_size(self): return 0
+    @hookimpl
+    def buffer_state(self): return State(())
+    @hookimpl
+    def buffer_restore(self, state): return Restored()
+"""
+"""The body of the smallest buffer plugin that loads; it keeps nothing."""
+
 TOYS: dict[str, dict[str, str]] = {
     "asyncrl.tasks": {"sort-digits": "toy_plugins:ToyTask", "from-file": "toy_plugins:FileTask"},
     "asyncrl.producers": {"single-turn": "toy_plugins:ToyProducer"},

@@ -14,7 +14,7 @@ from asyncrl.testing.buffer_state import MOVES, StateRules, ids_of, move, named,
 from asyncrl.testing.cases import for_all
 from asyncrl.testing.fakes import TriesAgain
 from asyncrl.testing.rules import broken, expect
-from asyncrl.testing.runs import cast, simulate_with_faults, take_and_cancel, unbalanced
+from asyncrl.testing.runs import cast, require_every_step, simulate_with_faults, take_and_cancel
 
 PLENTY = 4096
 """Groups after which a buffer without a known capacity must have answered FULL, or evicted."""
@@ -162,17 +162,13 @@ class BufferSuite(StateRules):
     def test_a_run_with_faults_balances_its_books(self) -> None:
         """A whole run under the virtual clock, with engines that die and hang, prompts that are issued again, and evaluations."""
         run = self.facts(steps=12, max_concurrent_samples=24)
-        for seed in range(3):
-            try:
-                ended = simulate_with_faults(cast(self.make(run=run), run, beside={"staleness": TriesAgain}), run, seed)
-            except AsyncrlError as error:
-                _run_broke("a run with this buffer trains every step, and no group is lost or doubled in it", error)
-            expect(
-                not unbalanced(ended),
-                promised="every prompt that was issued is trained once, dropped with a reason, or unfinished",
-                happened=lambda ended=ended: unbalanced(ended),  # type: ignore[misc]
-                fix="see what the buffer does with the prompts named; one that is issued again comes with the same prompt id",
-            )
+        require_every_step(
+            lambda: cast(self.make(run=run), run, beside={"staleness": TriesAgain}),
+            run,
+            seeds=3,
+            promised="a run with this buffer trains every step, and no group is lost or doubled in it",
+            fix="see what the message names",
+        )
 
     # For the rules ----------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from asyncrl.samples import Group
 from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.cases import GROUPS, for_all
 from asyncrl.testing.groups import make_group
-from asyncrl.testing.rules import broken, expect
-from asyncrl.testing.runs import cast, simulate_with_faults, unbalanced
+from asyncrl.testing.rules import expect
+from asyncrl.testing.runs import cast, require_every_step, simulate_with_faults
 from asyncrl.testing.verdicts import check_verdict
 
 BATCHES = st.builds(BatchView, st.lists(GROUPS, min_size=1, max_size=5).map(tuple), st.integers(50, 60))
@@ -92,21 +92,13 @@ class FilterSuite(BaseSuite):
     def test_a_run_with_it_ends(self) -> None:
         """In a run whose rewards vary, enough groups pass for every step to be trained, also with faults."""
         run = self.facts(steps=8, max_concurrent_samples=32)
-        for seed in range(2):
-            try:
-                ended = simulate_with_faults(cast(self.make(run=run), run), run, seed)
-            except AsyncrlError as error:
-                broken(
-                    promised="a run with this filter trains all its steps",
-                    happened=f"it ended with {type(error).__name__}: {error}",
-                    fix="see what the message names; rewards in this run are 0 or 1, and a prompt's mean is anywhere between",
-                )
-            expect(
-                not unbalanced(ended),
-                promised="every step is trained",
-                happened=lambda ended=ended: unbalanced(ended),  # type: ignore[misc]
-                fix="see which groups the message names",
-            )
+        require_every_step(
+            lambda: cast(self.make(run=run), run),
+            run,
+            seeds=2,
+            promised="a run with this filter trains all its steps",
+            fix="see what the message names; rewards in this run are 0 or 1, and a prompt's mean is anywhere between",
+        )
 
     @classmethod
     def exercise(cls, options: Mapping[str, Any]) -> list[Plugin]:

@@ -21,7 +21,7 @@ from asyncrl.simulation.script import Fault, Plan
 from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.groups import same_prompt
 from asyncrl.testing.rules import broken, expect
-from asyncrl.testing.runs import LIMIT, Script, cast, simulate_with_faults, unbalanced
+from asyncrl.testing.runs import LIMIT, Script, cast, require_every_step, simulate_with_faults
 from asyncrl.testing.sampling import make_prompt, make_sampler
 
 FAULTS: tuple[Fault, ...] = ("", "error", "", "abort", "error")
@@ -166,21 +166,13 @@ class ProducerSuite(BaseSuite):
     def test_a_run_with_faults_balances_its_books(self) -> None:
         """A whole run under the virtual clock, with engines that die and hang, and prompts that are issued again."""
         run = self.facts(steps=8, max_concurrent_samples=24)
-        for seed in range(2):
-            try:
-                ended = simulate_with_faults(cast(self.make(run=run), run), run, seed)
-            except AsyncrlError as error:
-                broken(
-                    promised="a run with this producer trains every step, whatever happens to engines",
-                    happened=f"it ended with {type(error).__name__}: {error}",
-                    fix="see what the message names",
-                )
-            expect(
-                not unbalanced(ended),
-                promised="every prompt that was issued is trained once, dropped with a reason, or unfinished",
-                happened=lambda ended=ended: unbalanced(ended),  # type: ignore[misc]
-                fix="see which prompts the message names",
-            )
+        require_every_step(
+            lambda: cast(self.make(run=run), run),
+            run,
+            seeds=2,
+            promised="a run with this producer trains every step, whatever happens to engines",
+            fix="see what the message names",
+        )
 
     @classmethod
     def exercise(cls, options: Mapping[str, Any]) -> list[Plugin]:

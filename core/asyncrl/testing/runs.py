@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.authoring import Plugin, RunFacts
+from asyncrl.errors import AsyncrlError
 from asyncrl.hook_checks import implemented
 from asyncrl.host import Active, Host
 from asyncrl.rollout.engine import GenerateRequest
@@ -19,6 +20,7 @@ from asyncrl.simulation.run import SimulatedRun
 from asyncrl.simulation.script import EngineEvent, Fault, Plan
 from asyncrl.simulation.task import ScriptedTask, simulation_host
 from asyncrl.testing.fakes import HELPERS, STANDARD, stand_in
+from asyncrl.testing.rules import broken, expect
 
 LIMIT = 1_500.0
 """Virtual seconds within which every one of these runs ends; the longest needs some hundreds."""
@@ -148,6 +150,28 @@ def unbalanced(run: SimulatedRun) -> str:
     if len(trained) != run.facts.steps * run.facts.batch_size:
         return f"{len(trained)} groups were trained where {run.facts.steps * run.facts.batch_size} were to be"
     return ""
+
+
+def require_every_step(
+    make_host: Callable[[], Host], run: RunFacts, *, seeds: int, promised: str, fix: str, on_unused: str = "retry"
+) -> None:
+    """Fail the running test unless runs with faults, one a seed, train every step and account for every prompt.
+
+    Args:
+        make_host: returns the plugins of one run.
+        promised, fix: what is said when a run ends with an error; see `broken`.
+    """
+    for seed in range(seeds):
+        try:
+            fault = unbalanced(simulate_with_faults(make_host(), run, seed, on_unused=on_unused))
+        except AsyncrlError as error:
+            broken(promised=promised, happened=f"the run ended with {type(error).__name__}: {error}", fix=fix)
+        expect(
+            not fault,
+            promised="every step is trained, and every prompt that was issued is trained once, dropped with a reason, or unfinished",
+            happened=fault,
+            fix="see what becomes of the groups named; a prompt that is issued again comes with the same prompt id",
+        )
 
 
 def take_and_cancel(host: Host, run: RunFacts, seed: int) -> dict[str, Any]:

@@ -13,7 +13,16 @@ from asyncrl.rollout.schedule import LoadView
 from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.cases import for_all, loads
 from asyncrl.testing.rules import broken, expect
-from asyncrl.testing.runs import cast, long_tail, oldest_age, resume, simulate, simulate_with_faults, unbalanced
+from asyncrl.testing.runs import (
+    cast,
+    long_tail,
+    oldest_age,
+    require_every_step,
+    resume,
+    simulate,
+    simulate_with_faults,
+    unbalanced,
+)
 
 SIZES: tuple[dict[str, int], ...] = (
     {"batch_size": 1, "group_size": 1, "max_concurrent_samples": 1},
@@ -97,22 +106,15 @@ class SchedulerSuite(BaseSuite):
     def test_a_run_with_faults_ends(self) -> None:
         """Engines die, hang and fail, evaluations hold submission back: the run goes on."""
         run = self.facts(steps=12, max_concurrent_samples=24, max_retries=0)  # so that many groups are dropped
-        for seed in range(3):
-            try:
-                ended = simulate_with_faults(cast(self.make(run=run), run), run, seed, on_unused="drop")
-            except AsyncrlError as error:
-                broken(
-                    promised="a run goes on after groups were lost",
-                    happened=f"it ended with {type(error).__name__}: {error}",
-                    fix="go by what is in flight now, not by what was started: groups_issued and groups_trained also count groups "
-                    "that were dropped",
-                )
-            expect(
-                not unbalanced(ended),
-                promised="every step is trained",
-                happened=lambda ended=ended: unbalanced(ended),  # type: ignore[misc]
-                fix="see which groups the message names",
-            )
+        require_every_step(
+            lambda: cast(self.make(run=run), run),
+            run,
+            seeds=3,
+            promised="a run goes on after groups were lost",
+            fix="go by what is in flight now, not by what was started: groups_issued and groups_trained also count groups that "
+            "were dropped",
+            on_unused="drop",
+        )
 
     def test_a_resumed_run_goes_on(self) -> None:
         """After a restart a new object of it serves a run that is in the middle."""

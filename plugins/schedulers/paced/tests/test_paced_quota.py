@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from asyncrl import LoadView, PluginOptions, RunFacts
+from asyncrl import PluginOptions, RunFacts
+from asyncrl.testing.cases import idle_load
 from asyncrl_paced import Paced
 
-RUN = RunFacts(batch_size=3, group_size=4, max_concurrent_samples=400, steps=50)
-
-
-def load(**changes: Any) -> LoadView:
-    idle = {
-        "group_size": 4,
-        "batch_size": 3,
-        "max_concurrent_samples": 400,
-        "samples_in_flight": 0,
-        "groups_in_flight": 0,
-        "groups_buffered": 0,
-        "groups_in_batch": 0,
-        "groups_trained": 0,
-        "groups_issued": 0,
-        "trainer_waiting": False,
-        "version": 0,
-        "steps_left": 50,
-        "batches_to_deadline": 3,
-    }
-    return LoadView(**(idle | changes))
+RUN = RunFacts(batch_size=3, group_size=4, max_concurrent_samples=400, steps=3)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +23,12 @@ def load(**changes: Any) -> LoadView:
     ],
 )
 def test_what_is_outstanding_counts_against_the_batches_to_the_deadline(counts: dict[str, int], quota: int) -> None:
-    assert Paced(PluginOptions(), RUN).submission_quota(load(**counts)) == quota
+    assert Paced(PluginOptions(), RUN).submission_quota(idle_load(RUN, **counts)) == quota
 
 
 @pytest.mark.parametrize("past", [{}, {"groups_trained": 10**9}, {"groups_issued": 10**9}, {"version": 10**9}])
 def test_what_happened_before_does_not_count(past: dict[str, int]) -> None:
-    assert Paced(PluginOptions(), RUN).submission_quota(load(groups_in_flight=4, **past)) == 5
+    assert Paced(PluginOptions(), RUN).submission_quota(idle_load(RUN, groups_in_flight=4, **past)) == 5
 
 
 def test_it_needs_a_policy_with_a_deadline() -> None:
