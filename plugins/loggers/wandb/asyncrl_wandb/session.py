@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wandb
+
 from asyncrl_wandb.series import SAMPLE_COLUMNS, SAMPLES
 
 INIT = ("project", "entity", "group", "tags", "name", "id", "dir", "config", "mode")
