@@ -70,7 +70,9 @@ def test_a_wrapper_goes_around_a_slot_hook() -> None:
     judge = host(Odd, Inverts).one("judge_staleness")
     assert judge(group=GROUP, version=1) == drop("inverted")
     assert judge(group=GROUP, version=2) is KEEP
-    assert host(Odd, Inverts).owner("judge_staleness") == "staleness plugin 'Odd' (dist-Odd 1.0)"
+    assert host(Odd, Inverts).owner("judge_staleness") == (
+        "staleness plugin 'Odd' (dist-Odd 1.0), wrapped by staleness plugin 'Inverts' (dist-Inverts 1.0)"
+    )
 
 
 @pytest.mark.parametrize("kind", [WrapsMany, WrapsAsync])
