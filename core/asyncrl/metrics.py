@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import FunctionType
 from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
 Delta: TypeAlias = dict[str, Any]
@@ -172,9 +173,19 @@ KINDS: dict[str, type[Counter] | type[Gauge] | type[Distribution]] = {
 class MetricSet:
     """A plugin's or a core module's metrics: subclass with `Counter`, `Gauge` and `Distribution` attributes.
 
+    Methods and private names may stand beside them. Any other attribute is refused with a TypeError when the class is made: it would
+    never reach a logger.
+
     Args:
         prefix: prepended to each attribute's name, such as ``buffer/fifo``.
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for kind in cls.__mro__:
+            if kind is not object and (kind is cls or not issubclass(kind, MetricSet)):
+                for fault in _declaration_faults(kind):
+                    raise TypeError(f"{cls.__qualname__}.{fault}")
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -210,6 +221,26 @@ class MetricSet:
     def drain(self) -> Delta:
         """Take everything recorded since the last call: {name: {label: state}}."""
         return {name: state for name, metric in self._own.items() if (state := metric.drain())}
+
+
+def _declaration_faults(kind: type) -> Iterator[str]:
+    """What a class declares that is no metric, as ``NAME is …``."""
+    right = 'a metric is an object such as Counter("what it counts", unit="groups")'
+    for name, value in vars(kind).items():
+        if isinstance(value, Metric) and (name == "prefix" or hasattr(MetricSet, name)):
+            yield f"{name} is a name of every MetricSet: the metric needs another one"
+        elif isinstance(value, type) and issubclass(value, Metric) and not name.startswith("_"):
+            yield f"{name} is the kind {value.__name__} itself; {right}"
+        elif not name.startswith("_") and not isinstance(value, Metric | FunctionType | classmethod | staticmethod | property):
+            yield f"{name} is {_shown(value)}, which is no metric; {right}, and any other name begins with an underscore"
+    for name in vars(kind).get("__annotations__", {}):
+        if not name.startswith("_") and name not in vars(kind):
+            yield f"{name} has a type but no value; {right}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else f'{text[:57]}…'} ({type(value).__name__})"
 
 
 @overload
