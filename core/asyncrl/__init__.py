@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 _PUBLIC = {
     "BufferOptions": "authoring",
+    "EnginePlugin": "authoring",
     "EvalPlugin": "authoring",
     "Plugin": "authoring",
     "PluginOptions": "authoring",
@@ -49,6 +50,8 @@ _PUBLIC = {
     "taken": "rollout.verdicts",
     "EngineNeeds": "rollout.engine",
     "EnginePlace": "rollout.engine",
+    "EngineSet": "rollout.engine",
+    "Launch": "rollout.engine",
     "ServerSpec": "rollout.engine",
     "WeightBucket": "rollout.engine",
     "Checkpoint": "evaluation.records",
@@ -89,6 +92,7 @@ def __getattr__(name: str) -> Any:
 
 if TYPE_CHECKING:  # the same names for type checkers, which don't run `__getattr__`
     from asyncrl.authoring import BufferOptions as BufferOptions
+    from asyncrl.authoring import EnginePlugin as EnginePlugin
     from asyncrl.authoring import EvalPlugin as EvalPlugin
     from asyncrl.authoring import Plugin as Plugin
     from asyncrl.authoring import PluginOptions as PluginOptions
@@ -118,6 +122,8 @@ if TYPE_CHECKING:  # the same names for type checkers, which don't run `__getatt
     from asyncrl.metrics import MetricSet as MetricSet
     from asyncrl.rollout.engine import EngineNeeds as EngineNeeds
     from asyncrl.rollout.engine import EnginePlace as EnginePlace
+    from asyncrl.rollout.engine import EngineSet as EngineSet
+    from asyncrl.rollout.engine import Launch as Launch
     from asyncrl.rollout.engine import ServerSpec as ServerSpec
     from asyncrl.rollout.engine import WeightBucket as WeightBucket
     from asyncrl.rollout.sampler import SampleDone as SampleDone

@@ -102,11 +102,17 @@ class SchedulerPlugin(Plugin):
     synchronous: ClassVar[bool] = False
 
 
+class EnginePlugin(Plugin):
+    """Base of engines. `parallel_sizes` are the options that say over how many devices one engine is spread."""
+
+    parallel_sizes: ClassVar[tuple[str, ...]] = ()
+
+
 class EvalPlugin(Plugin):
     """Base of eval backends.
 
-    `uses_rollout_engines`: submission of new groups stops while a point is evaluated, and the loop waits for it.
-    `needs_snapshot`: whether a point must be exported first.
+    `uses_rollout_engines`: submission of new groups stops while a point is evaluated, and the training loop waits for it.
+    `needs_snapshot`: whether a point needs the weights in a directory, which is exported or taken from a checkpoint.
     """
 
     uses_rollout_engines: ClassVar[bool] = False

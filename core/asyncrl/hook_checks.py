@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,10 +22,9 @@ NEAR = 0.8
 
 
 def hook_faults(slot: str, kind: type[Plugin]) -> Iterator[str]:
-    """Everything for which a plugin class of a slot is refused, as ``buffer_put at FILE:LINE: what is wrong``, or as the end of a
-    sentence about the plugin."""
+    """Everything for which a plugin class of a slot is refused, as ``buffer_put at FILE:LINE: what is wrong``."""
     if fault := _api_fault(kind):
-        yield fault
+        yield f"{place_of(kind)}: {fault}"
         return
     for name in dir(kind):
         member = inspect.getattr_static(kind, name)
@@ -38,10 +38,10 @@ def hook_faults(slot: str, kind: type[Plugin]) -> Iterator[str]:
 
 
 def missing_hooks(slot: str, kind: type[Plugin]) -> Iterator[str]:
-    """What a class lacks to serve a slot, as the end of a sentence about the plugin."""
+    """What a class lacks to serve a slot, as ``NAME at FILE:LINE: what is missing``."""
     have, around = implemented(kind), wrapped(kind)
     if not have and not around:
-        yield "implements no hook: methods need the mark @hookimpl"
+        yield f"{place_of(kind)}: implements no hook: methods need the mark @hookimpl"
         return
     needed = [hook for hook in SLOT_HOOKS[slot] if hook not in OPTIONAL_HOOKS and _is_for_one(hook)]
     missing = [hook for hook in needed if hook not in have]
@@ -57,7 +57,7 @@ def missing_hooks(slot: str, kind: type[Plugin]) -> Iterator[str]:
     for name, function in _unmarked(kind):
         if difflib.get_close_matches(name, missing, n=1, cutoff=NEAR):
             text += f"; is {name}{_place(function)} meant to be one?"
-    yield text
+    yield f"{place_of(kind)}: {text}"
 
 
 def hook_doubts(slot: str, kind: type[Plugin]) -> list[str]:
@@ -215,6 +215,15 @@ def _definition(name: str) -> str:
     spec = SPECS[name]
     keyword = "async def" if inspect.iscoroutinefunction(spec) else "def"
     return f"right is `{keyword} {name}({', '.join(['self', *inspect.signature(spec).parameters])})`, or fewer arguments"
+
+
+def place_of(kind: type) -> str:
+    """``NAME at FILE:LINE`` of a class; less where its source can't be found."""
+    try:
+        return f"{kind.__qualname__} at {inspect.getfile(kind)}:{inspect.findsource(kind)[1] + 1}"
+    except (OSError, TypeError, ValueError, SyntaxError):  # made by a call, or its file has changed
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        return f"{kind.__qualname__} at {file}" if file else kind.__qualname__
 
 
 def _place(function: Any) -> str:

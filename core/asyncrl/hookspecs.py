@@ -6,7 +6,8 @@ an exception in it is counted, warned about once, and costs the others nothing. 
 where a value is asked for. Wrappers (`@hookimpl(wrapper=True)`) may go around synchronous slot hooks only.
 
 Where a hook runs: *controller* is the command itself; *rollout* is the rollout actor; *engine* is the actor that owns an engine's
-server; *trainer* is each trainer rank. `PROCESSES` says whose plugins each of them holds.
+server; *evaluator* is the process of an eval backend that does not use the rollout engines, with the task and the producer beside it;
+*trainer* is each trainer rank. `PROCESSES` says whose plugins each of them holds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from asyncrl.authoring import RunFacts
     from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult, EvalSet, EvalSets
     from asyncrl.loggers import MetricRecord, RunHeader
-    from asyncrl.rollout.engine import EngineNeeds, EnginePlace, ServerSpec
+    from asyncrl.rollout.engine import EngineNeeds, EnginePlace, EngineSet, ServerSpec
     from asyncrl.rollout.sampler import SampleDone, Sampler
     from asyncrl.rollout.schedule import LoadView
     from asyncrl.rollout.verdicts import BatchView, Deadline, Mask, PutOutcome, Restored, State, Taken, Verdict
@@ -69,7 +70,7 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
         "load_trainer",
         "trainer_close",
     ),
-    "eval": ("evaluate_checkpoint",),
+    "eval": ("eval_engines", "evaluate_checkpoint"),
     "loggers": ("log_start", "log_metrics", "log_eval", "log_message", "log_end"),
     "observers": (),
 }
@@ -77,7 +78,7 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
 
 OPTIONAL_HOOKS = frozenset(
     {
-        *("check_run", "task_model", "task_close", "mask_batch", "staleness_deadline"),
+        *("check_run", "task_model", "task_close", "mask_batch", "staleness_deadline", "eval_engines"),
         *("log_start", "log_eval", "log_message", "log_end"),
     }
 )
@@ -90,21 +91,24 @@ PROCESSES: dict[str, frozenset[str]] = {
     "controller": frozenset(SLOT_HOOKS),
     "rollout": frozenset({"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}),
     "engine": frozenset({"engine", "observers"}),
+    "evaluator": frozenset({"task", "producer", "eval"}),
     "trainer": frozenset({"trainer", "observers"}),
 }
 """The processes of a run, and the slots whose plugins each of them builds."""
 
 CALLED_IN: dict[str, tuple[str, ...]] = {
     "controller": (
-        *("check_run", "task_model", "engine_needs", *SLOT_HOOKS["loggers"]),
+        *("check_run", "task_model", "engine_needs", "eval_engines", *SLOT_HOOKS["loggers"]),
         *("on_run_start", "on_step", "on_weights_published", "on_checkpoint", "on_eval", "on_metrics", "on_error", "on_run_end"),
     ),
     "rollout": (
         *(hook for hook in SLOT_HOOKS["task"] if hook != "task_model"),
-        *(hook for slot in ("producer", "scheduler", "buffer", "filters", "staleness", "eval") for hook in SLOT_HOOKS[slot]),
+        *(hook for slot in ("producer", "scheduler", "buffer", "filters", "staleness") for hook in SLOT_HOOKS[slot]),
+        "evaluate_checkpoint",
         *("score_group", "on_run_start", "on_group_finished", "on_group_ended", "on_batch", "on_weights_published", "on_run_end"),
     ),
     "engine": ("engine_server",),
+    "evaluator": ("task_open", "eval_sets", "score_sample", "produce", "evaluate_checkpoint", "task_close"),
     "trainer": SLOT_HOOKS["trainer"],
 }
 """The hooks that each process calls. A plugin that is in none of a hook's processes would never be asked, so it is refused."""
@@ -307,8 +311,15 @@ def trainer_close() -> None:
 
 
 @hookspec(firstresult=True)
+def eval_engines(rollout: EngineSet) -> EngineSet:
+    """Controller, before anything starts; optional. Return the engines of its own on which the backend evaluates, made of the
+    rollout's (`EngineSet.derive`, `launched`, `attached`). Core starts them, revives them before a point, and ends them with the run."""
+
+
+@hookspec(firstresult=True)
 async def evaluate_checkpoint(checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
-    """Rollout. Evaluate one version on every set. Raise `EvalSkip(reason)` when the point can't be had."""
+    """Rollout for a backend that uses the rollout engines, else evaluator. Evaluate one version on every set. Raise
+    `EvalSkip(reason)` when the point can't be had; the reason is a word, or a word followed by ``: `` and more."""
 
 
 # Loggers (many): `asyncrl.loggers` ---------------------------------------------------------------------------------------

@@ -190,35 +190,33 @@ def load(found: Found) -> type[Plugin]:
         raise _load_error(f"{found} can't be loaded: {said_by(cause)}{_wanted(found)}", cause) from cause
     if not (inspect.isclass(kind) and issubclass(kind, Plugin)):
         raise PluginLoadError(f"{found} is no class derived from asyncrl.Plugin")
-    for fault in faults(found.slot, kind):
+    try:
+        fault = next(faults(found.slot, kind), "")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # a metaclass, a descriptor or a factory of defaults is the plugin's code too
+        raise _load_error(f"{found} can't be looked at: {said_by(cause)}", cause) from cause
+    if fault:
         raise PluginLoadError(f"{found}: {fault}")
     members = {"slot": found.slot, "name": found.name, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), members)
 
 
 def faults(slot: str, kind: type[Plugin]) -> Iterator[str]:
-    """Everything for which a plugin class is refused in a slot, each in one line."""
+    """Everything for which a plugin class is refused in a slot, each in one line that begins with the class or hook and its place."""
     from asyncrl.authoring import PluginOptions
-    from asyncrl.fields import can_be_none
-    from asyncrl.hook_checks import hook_faults, missing_hooks
+    from asyncrl.hook_checks import hook_faults, missing_hooks, place_of
     from asyncrl.metrics import MetricSet
+    from asyncrl.option_checks import option_faults
 
     yield from hook_faults(slot, kind)
     yield from missing_hooks(slot, kind)
     if not (inspect.isclass(kind.Metrics) and issubclass(kind.Metrics, MetricSet)):
-        yield "its Metrics do not derive from asyncrl.MetricSet"
+        yield f"{place_of(kind)}: its Metrics do not derive from asyncrl.MetricSet"
     if not (inspect.isclass(kind.Options) and issubclass(kind.Options, PluginOptions)):
-        yield "its Options do not derive from asyncrl.PluginOptions"
+        yield f"{place_of(kind)}: its Options do not derive from asyncrl.PluginOptions"
         return
-    if kind.Options.model_config.get("extra") != "forbid" or not kind.Options.model_config.get("frozen"):
-        yield "its Options are not frozen, or accept unknown keys"
-    for option, info in kind.Options.model_fields.items():
-        if not info.description:
-            yield f"its option {option!r} has no description"
-        if option == "name":
-            yield "its option 'name' can't be: that is how plugins are selected"
-        if can_be_none(info.annotation) and not info.is_required() and info.get_default(call_default_factory=True) is not None:
-            yield f"its option {option!r} may be None but has another default: a file could not say None"
+    yield from (f"{place_of(kind.Options)}: {fault}" for fault in option_faults(kind.Options))
 
 
 def implemented(kind: type[Plugin]) -> list[str]:
@@ -307,9 +305,9 @@ def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
         if not hasattr(plugin, "metrics"):
             raise TypeError("its __init__ does not call super().__init__(options, run)")
         return plugin
-    except AsyncrlError:
+    except (AsyncrlError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as cause:
+    except BaseException as cause:  # sys.exit() too
         secrets = secrets_in(kind.Options, json.loads(spec.options))
         where = f"{spec.slot} plugin {spec.name!r} ({spec.distribution} {spec.version})"
         error = _load_error(hide(f"{where} can't be constructed: {said_by(cause)}", secrets), cause)

@@ -103,6 +103,21 @@ class RunOptions(BaseModel):
     eval_samples: int = Field(
         4, ge=0, description="Completions of each held-out set that an evaluation keeps as text, of the same prompts each time."
     )
+    eval_sets: tuple[str, ...] = Field((), description="Which of the task's held-out sets are evaluated; empty is all.")
+    eval_timeout: float = Field(1800.0, gt=0, description="Seconds that an evaluation may take before it is given up.")
+    eval_snapshots: Literal["export", "checkpoints"] = Field(
+        "export",
+        description="Where a backend that needs a snapshot gets it: exported for the evaluation, or from the run's checkpoints.",
+    )
+    staging_dir: Path = Field(Path("/dev/shm"), description="Directory for exported snapshots; best one in memory.")
+    keep_snapshots: int = Field(
+        2, ge=0, description="How many exported snapshots are kept after their evaluation, until the run ends."
+    )
+    eval_max_in_flight: int = Field(2, ge=1, description="Evaluations that may be pending while training goes on.")
+    eval_overflow: Literal["backpressure", "skip"] = Field(
+        "backpressure",
+        description="When one evaluation more is due: training waits for the oldest, or the new one is recorded as busy.",
+    )
     save_interval: int = Field(0, ge=0, description="Steps between two checkpoints; 0 saves only at the end.")
     keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept; older ones are deleted.")
 

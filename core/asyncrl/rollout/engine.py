@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from asyncrl.samples import Completion, SamplingParams, TokenIds
 
@@ -67,6 +67,60 @@ class ServerSpec:
     comparable_digest: bool = True
     needs_begin_end: bool = True
     drops_stale_prefixes: bool = True
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a server is started outside the cluster's placement, beside the controller.
+
+    Attributes:
+        devices: what ``CUDA_VISIBLE_DEVICES`` becomes; '' leaves it alone.
+        port: 0 takes a free one.
+        server_args: put behind the server's own arguments.
+        python: interpreter to start it with; '' is the one that the engine plugin takes.
+    """
+
+    devices: str = ""
+    port: int = 0
+    server_args: tuple[str, ...] = ()
+    python: str = ""
+
+
+@dataclass(frozen=True)
+class EngineSet:
+    """Engines of one kind: which plugin serves, with what options, how many, and where.
+
+    Attributes:
+        engine: name of the engine plugin.
+        options: the plugin's options as in a run's file, and ``dtype``, which is core's.
+        count: how many engines.
+        parallel_sizes: those of the options that say over how many devices one engine is spread.
+        launch: how the one server is started outside the cluster's placement; None for engines that the cluster places.
+        urls: of running servers to attach to; nothing is started then.
+    """
+
+    engine: str
+    options: Mapping[str, Any]
+    count: int
+    parallel_sizes: tuple[str, ...] = ()
+    launch: Launch | None = None
+    urls: tuple[str, ...] = ()
+
+    def derive(self, count: int, overrides: Mapping[str, Any]) -> EngineSet:
+        """Return `count` engines with the same options, except for `overrides`. Where they change a parallel size, the parallel sizes
+        that they don't name fall back to 1: an engine of another size can't be spread as the old one was."""
+        options = {**self.options, **overrides}
+        if any(self.options.get(name, 1) != options.get(name, 1) for name in self.parallel_sizes):
+            options.update({name: 1 for name in self.parallel_sizes if name not in overrides and name in options})
+        return replace(self, options=options, count=count)
+
+    def launched(self, launch: Launch) -> EngineSet:
+        """Return one engine with the same options, started outside the cluster's placement."""
+        return replace(self, count=1, launch=launch)
+
+    def attached(self, urls: Sequence[str]) -> EngineSet:
+        """Return the servers that run already at `urls`."""
+        return replace(self, count=len(urls), urls=tuple(urls), launch=None)
 
 
 @dataclass(frozen=True)

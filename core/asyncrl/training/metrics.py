@@ -26,6 +26,12 @@ class EvalMetrics(MetricSet):
     reward = Gauge(
         "Mean reward on held-out prompts; a missing score counts as 0", unit="reward", axis=Axis.EVAL_STEP, label="set"
     )
+    pass_at = Gauge(
+        "Probability that one of k samples of a prompt passes, unbiased estimate; labelled set@k",
+        unit="ratio",
+        axis=Axis.EVAL_STEP,
+        label="set@k",
+    )
     failed = Gauge("Fraction of samples that failed", unit="ratio", axis=Axis.EVAL_STEP, label="set")
     truncated = Gauge("Fraction of samples that reached the token limit", unit="ratio", axis=Axis.EVAL_STEP, label="set")
     length = Gauge("Mean response length", unit="tokens", axis=Axis.EVAL_STEP, label="set")
