@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import AsyncrlError, BooksError, EngineError, OptionError, PublicationError, ResourceError, UserError
+from asyncrl.errors import AsyncrlError, BooksError, EngineError, PublicationError, UserError
 from asyncrl.evaluation.dispatcher import BlockingEvals
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.fit import check_fit
@@ -27,6 +24,7 @@ from asyncrl.metrics import Registry
 from asyncrl.options import RunConfig
 from asyncrl.plugins import build_host
 from asyncrl.rollout.engine import EngineNeeds
+from asyncrl.runtime import preflight
 from asyncrl.runtime.cluster import Cluster
 from asyncrl.runtime.directory import RunDirectory, run_name
 from asyncrl.runtime.engine_group import EngineGroup
@@ -39,13 +37,11 @@ from asyncrl.runtime.summary import Totals
 from asyncrl.runtime.trainer_group import TrainerGroup
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.loop import Stop, TrainingLoop
-from asyncrl.training.publication import Publisher, PublishPlan, check_space
+from asyncrl.training.publication import Publisher, PublishPlan
 
 log = logging.getLogger("asyncrl")
 INTERRUPTED = 130
 EVAL_TIMEOUT = 1800.0
-STATE_FACTOR = 4
-"""Bytes of a checkpoint over bytes of the model: weights and two moments in float32, and the exported model."""
 
 
 def run_training(config: RunConfig) -> int:
@@ -60,19 +56,12 @@ def run_training(config: RunConfig) -> int:
     return run.execute()
 
 
-def resolve_device(wanted: str) -> str:
-    """Return ``cuda`` where there is a GPU and ``cpu`` where not, for ``auto``."""
-    if wanted != "auto":
-        return wanted
-    return "cuda" if Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" else "cpu"
-
-
 class _Run:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._core = config.core
         self._facts: RunFacts = replace(
-            config.facts(), device=resolve_device(config.core.device), on_unused=config.core.on_unused
+            config.facts(), device=preflight.resolve_device(config.core.device), on_unused=config.core.on_unused
         )
         self._directory = RunDirectory(Path(self._core.runs_dir), run_name(self._core.name, config.file))
         self._facts = replace(self._facts, run_dir=str(self._directory.path))
@@ -89,38 +78,18 @@ class _Run:
 
     def check(self) -> None:
         """Refuse what cannot work, make the task's model if need be, make the run directory."""
-        self._require_device()
+        preflight.require_device(self._core, self._facts)
         check_fit(self._host)
         self._host.each("check_run", run=self._facts)
-        for index in range(self._core.num_engines if self._core.base_port else 0):
-            _require_port(self._core.host, self._core.base_port + index)
+        preflight.require_ports(self._core)
         self._bridge = LoggerBridge(self._host)
         logging.getLogger("asyncrl").addHandler(self._bridge)
         logging.getLogger("asyncrl").setLevel(logging.INFO)
-        if self._facts.model:
-            self._model = Path(self._facts.model)
-        elif self._host.has("task_model"):
-            self._model = self._host.one("task_model")(cache_dir=self._facts.cache_path)
-        else:
-            task = self._host.active("task")
-            raise OptionError(f"{task} has no model of its own", origin="model", remedy="name a Hugging Face directory")
-        self._vocab_size = _read_vocab_size(self._model)
+        self._model = preflight.find_model(self._host, self._facts)
+        self._vocab_size = preflight.read_vocab_size(self._model)
         self._facts = replace(self._facts, model=str(self._model))
-        size = sum(path.stat().st_size for path in self._model.glob("*.safetensors"))
-        if self._core.publish_method == "disk":
-            if not Path(self._core.publish_dir).is_dir():
-                raise OptionError(
-                    f"{self._core.publish_dir} is no directory", origin="publish_dir", remedy="name one that exists"
-                )
-            check_space(Path(self._core.publish_dir), size, origin="publish_dir")
-        kept = max(1, self._core.keep_checkpoints) + 1 if self._core.save_interval else 1
-        check_space(Path(self._core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
+        preflight.require_space(self._core, self._model)
         self._directory.create(self._config.to_toml())
-
-    def _require_device(self) -> None:
-        """Refuse GPUs that a private cluster on this machine can't have."""
-        if self._facts.device == "cuda" and not self._core.ray_address and not list(Path("/dev").glob("nvidia[0-9]*")):
-            raise ResourceError("this machine has no GPU", origin="device", remedy="use --device cpu, or auto")
 
     # The run --------------------------------------------------------------------------------------------------------------
 
@@ -334,28 +303,3 @@ def _quietly(close: Callable[[], Awaitable[None]], what: str) -> Callable[[], Aw
             log.warning("%s: %s", what, error)
 
     return attempt
-
-
-def _require_port(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as cause:
-            raise ResourceError(
-                f"port {port} on {host} can't be used: {cause.strerror}",
-                origin="base_port",
-                remedy="choose another, or 0 for free ones",
-            ) from cause
-
-
-def _read_vocab_size(model: Path) -> int:
-    if not (model / "config.json").is_file():
-        raise OptionError(
-            f"{model} is no model: it has no file config.json", origin="model", remedy="name a Hugging Face model directory"
-        )
-    try:
-        config = json.loads((model / "config.json").read_text())
-        return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as cause:
-        raise OptionError(f"{model / 'config.json'} says no vocab_size: {cause!r}", origin="model") from cause

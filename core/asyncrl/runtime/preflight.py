@@ -1,0 +1,83 @@
+"""What is looked at before anything starts: device, ports, model, space. Each refuses with one error that names the option."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+from asyncrl.authoring import RunFacts
+from asyncrl.errors import OptionError, ResourceError
+from asyncrl.host import Host
+from asyncrl.run_options import RunOptions
+from asyncrl.training.publication import check_space
+
+STATE_FACTOR = 4
+"""Bytes of a checkpoint over bytes of the model: weights and two moments in float32, and the exported model."""
+
+
+def resolve_device(wanted: str) -> str:
+    """Return ``cuda`` where there is a GPU and ``cpu`` where not, for ``auto``."""
+    if wanted != "auto":
+        return wanted
+    return "cuda" if Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "" else "cpu"
+
+
+def require_device(core: RunOptions, facts: RunFacts) -> None:
+    """Refuse GPUs that a private cluster on this machine can't have."""
+    if facts.device == "cuda" and not core.ray_address and not list(Path("/dev").glob("nvidia[0-9]*")):
+        raise ResourceError("this machine has no GPU", origin="device", remedy="use --device cpu, or auto")
+
+
+def require_ports(core: RunOptions) -> None:
+    """Refuse ports for the engines that another process has."""
+    for index in range(core.num_engines if core.base_port else 0):
+        _require_port(core.host, core.base_port + index)
+
+
+def find_model(host: Host, facts: RunFacts) -> Path:
+    """Return the model to train: the one that was asked for, or the task's own, which may have to be made first."""
+    if facts.model:
+        return Path(facts.model)
+    if host.has("task_model"):
+        model: Path = host.one("task_model")(cache_dir=facts.cache_path)
+        return model
+    raise OptionError(f"{host.active('task')} has no model of its own", origin="model", remedy="name a Hugging Face directory")
+
+
+def read_vocab_size(model: Path) -> int:
+    """Return the vocabulary size in a model's config. Raises `OptionError` where there is none."""
+    if not (model / "config.json").is_file():
+        raise OptionError(
+            f"{model} is no model: it has no file config.json", origin="model", remedy="name a Hugging Face model directory"
+        )
+    try:
+        config = json.loads((model / "config.json").read_text())
+        return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as cause:
+        raise OptionError(f"{model / 'config.json'} says no vocab_size: {cause!r}", origin="model") from cause
+
+
+def require_space(core: RunOptions, model: Path) -> None:
+    """Refuse file systems that are too full for a publication and for the checkpoints that are kept."""
+    size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    if core.publish_method == "disk":
+        if not Path(core.publish_dir).is_dir():
+            raise OptionError(f"{core.publish_dir} is no directory", origin="publish_dir", remedy="name one that exists")
+        check_space(Path(core.publish_dir), size, origin="publish_dir")
+    kept = max(1, core.keep_checkpoints) + 1 if core.save_interval else 1
+    check_space(Path(core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
+
+
+def _require_port(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as cause:
+            raise ResourceError(
+                f"port {port} on {host} can't be used: {cause.strerror}",
+                origin="base_port",
+                remedy="choose another, or 0 for free ones",
+            ) from cause
