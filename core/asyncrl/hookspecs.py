@@ -133,7 +133,7 @@ def task_model(cache_dir: Path) -> Path:
 
 @hookspec(firstresult=True)
 def task_open(model: Path) -> None:
-    """Rollout, once, before any other task hook: load data and tokenizer. `model` is a Hugging Face directory."""
+    """Rollout and evaluator, once, before any other task hook: load data and tokenizer. `model` is a Hugging Face directory."""
 
 
 @hookspec(firstresult=True)
@@ -144,17 +144,17 @@ def train_prompt(position: int) -> Prompt:
 
 @hookspec(firstresult=True)
 async def score_sample(prompt: Prompt, sample: Sample) -> Score:
-    """Rollout. Return the reward of one finished sample. An exception marks the sample failed, with its reason."""
+    """Rollout and evaluator. Return the reward of one finished sample. An exception marks the sample failed, with its reason."""
 
 
 @hookspec(firstresult=True)
 def eval_sets() -> tuple[EvalSet, ...]:
-    """Rollout. Return the held-out sets, possibly none."""
+    """Rollout and evaluator. Return the held-out sets, possibly none."""
 
 
 @hookspec
 async def task_close() -> None:
-    """Rollout, at the end: stop whatever `task_open` started, such as scoring processes."""
+    """Rollout and evaluator, at the end: stop whatever `task_open` started, such as scoring processes."""
 
 
 # Producer: `asyncrl.producers` ----------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ async def task_close() -> None:
 
 @hookspec(firstresult=True)
 async def produce(prompt: Prompt, sampler: Sampler, done: SampleDone) -> Group:
-    """Rollout. Turn a prompt into a group of `sampler.group_size` scored samples, calling `done(sample)` as each one ends.
+    """Rollout and evaluator. Turn a prompt into a group of `sampler.group_size` scored samples, calling `done(sample)` as each one ends.
     Many calls run at once, on one event loop: never block it."""
 
 
@@ -318,7 +318,7 @@ def eval_engines(rollout: EngineSet) -> EngineSet:
 
 @hookspec(firstresult=True)
 async def evaluate_checkpoint(checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
-    """Rollout for a backend that uses the rollout engines, else evaluator. Evaluate one version on every set. Raise
+    """Rollout or evaluator: the former for a backend that uses the rollout engines. Evaluate one version on every set. Raise
     `EvalSkip(reason)` when the point can't be had; the reason is a word, or a word followed by ``: `` and more."""
 
 
