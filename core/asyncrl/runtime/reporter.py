@@ -147,6 +147,8 @@ class Reporter:
             self._eval.length.set(one.mean_length, name)
             self._eval.version.set(one.version_mean, name)
             self._eval.mixed_version.set(one.mixed_version, name)
+            for k, passed in one.pass_at.items():
+                self._eval.pass_at.set(passed, f"{name}@{k}")
             self._totals.add_eval(name, one.mean_reward)
         self._totals.evaluations += record.step > 0
         if record.skipped:

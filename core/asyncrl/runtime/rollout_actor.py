@@ -13,7 +13,7 @@ import ray
 
 from asyncrl.authoring import RunFacts
 from asyncrl.evaluation.records import Checkpoint, EvalResult
-from asyncrl.evaluation.sets import RunEvalSets
+from asyncrl.evaluation.sets import RunEvalSets, chosen_sets
 from asyncrl.hookspecs import PROCESSES
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
@@ -38,6 +38,8 @@ class RolloutSetup:
     wait_warning: float
     publish_timeout: float
     trace_groups: int
+    evaluates: bool
+    eval_sets: tuple[str, ...]
     eval_samples: int
 
 
@@ -94,6 +96,7 @@ class RolloutActor:
         self._eval_samples = setup.eval_samples
         self._host = self._recorder.observing(self._host)
         self._host.one("task_open")(model=setup.model)
+        self._eval_sets = chosen_sets(self._host, setup.eval_sets, needed=setup.evaluates)
         self._service = RolloutService(
             self._host, self._pool, self._facts, on_unused=setup.on_unused, wait_warning=setup.wait_warning
         )
@@ -115,7 +118,7 @@ class RolloutActor:
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
         """Run the eval backend on one checkpoint, submission paused if it uses the rollout engines."""
         sets = RunEvalSets(
-            self._host.one("eval_sets")(),
+            self._eval_sets,
             self._pool,
             produce=self._host.one("produce"),
             make_sampler=self._service.eval_sampler,

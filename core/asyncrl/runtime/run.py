@@ -196,6 +196,8 @@ class _Run:
             wait_warning=core.wait_warning,
             publish_timeout=core.publish_timeout,
             trace_groups=core.trace_groups,
+            evaluates=core.eval_interval > 0,
+            eval_sets=core.eval_sets,
             eval_samples=core.eval_samples,
         )
         await rollout.open(setup, addresses, core.start_timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from asyncrl import Axis, EvalRecord, MetricRecord
+from asyncrl import Axis, EvalRecord, MetricRecord, SetResult
 
 REWARD = "rollout/reward/mean"
 STALENESS_MEAN = "rollout/consumed_staleness/mean"
@@ -64,11 +64,11 @@ class Progress:
     def add_eval(self, record: EvalRecord) -> str:
         """Take an eval point in; returns a line about it."""
         if record.skipped:
-            return f"eval at step {record.step} skipped: {record.skipped}"
-        shown = {name: f"{one.mean_reward:.1%}" for name, one in record.sets.items()}
-        self._evals |= {name: f"{text} at {record.step}" for name, text in shown.items()}
+            why = record.detail.get("why")
+            return f"eval at step {record.step} skipped: {record.skipped}" + (f": {why}" if why else "")
+        self._evals |= {name: f"{one.mean_reward:.1%} at {record.step}" for name, one in record.sets.items()}
         late = f", {record.lag_steps} steps late" if record.lag_steps else ""
-        return f"eval at step {record.step}: " + ", ".join(f"{name} {text}" for name, text in shown.items()) + late
+        return f"eval at step {record.step}: " + ", ".join(f"{name} {_result(one)}" for name, one in record.sets.items()) + late
 
     def fields(self) -> dict[str, str]:
         """Return what there is to show by its name, in order."""
@@ -108,6 +108,15 @@ class Progress:
         minutes, rest = divmod(round(max(0.0, seconds)), 60)
         hours, minutes = divmod(minutes, 60)
         return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _result(one: SetResult) -> str:
+    more = []
+    if (most := max(one.pass_at, default=1)) > 1:
+        more.append(f"pass@{most} {one.pass_at[most]:.1%}")
+    if one.failed:
+        more.append(f"{one.failed:.1%} failed")
+    return f"{one.mean_reward:.1%}" + (f" ({', '.join(more)})" if more else "")
 
 
 def _rate(value: float | None) -> str | None:

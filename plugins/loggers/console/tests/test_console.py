@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,22 @@ def test_warnings_skips_and_messages_before_the_start_are_shown(capsys: pytest.C
     host.observe("log_start", header=RunHeader("demo", Path("/nowhere"), 10, {}, ()))
     host.observe("log_message", level="warning", message="still waiting for a batch")
     host.observe("log_eval", record=EvalRecord(5, 5, skipped="busy"))
+    host.observe("log_eval", record=EvalRecord(6, 6, skipped="unhealthy", detail={"why": "nothing answers at port 8000"}))
     assert shown(host, capsys) == [
         "making the model [bold]",
         "demo",
         "warning: still waiting for a batch",
         "warning: eval at step 5 skipped: busy",
+        "warning: eval at step 6 skipped: unhealthy: nothing answers at port 8000",
     ]
+
+
+def test_an_eval_point_shows_pass_at_k_where_there_are_samples_for_it_and_what_failed() -> None:
+    sampled = replace(RESULT, failed=0.125, pass_at={1: 0.5, 2: 0.625, 4: 0.75})
+    line = Progress(10).add_eval(
+        EvalRecord(4, 4, sets={"greedy": replace(RESULT, pass_at={1: 0.5}), "sampled": sampled}, lag_steps=2)
+    )
+    assert line == "eval at step 4: greedy 62.5%, sampled 62.5% (pass@4 75.0%, 12.5% failed), 2 steps late"
 
 
 def test_a_terminal_gets_one_display_and_its_cursor_back() -> None:

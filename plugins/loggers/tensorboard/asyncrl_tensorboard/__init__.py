@@ -36,7 +36,8 @@ class TensorBoard(Plugin):
         if self._file is None:
             return
         if record.skipped:
-            self._file.text("eval/skips", f"skipped: {record.skipped}", record.step)
+            why = record.detail.get("why")
+            self._file.text("eval/skips", f"skipped: {record.skipped}" + (f": {why}" if why else ""), record.step)
         for name, one in record.sets.items():
             for index, sample in enumerate(one.samples):
                 self._file.text(f"eval/samples/{name}/{index}", _as_markdown(sample), record.step)

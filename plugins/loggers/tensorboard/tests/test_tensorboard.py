@@ -58,9 +58,12 @@ def test_eval_points_that_come_late_or_twice_and_skips_are_all_there(tmp_path: P
     for step, reward in ((20, 0.5), (5, 0.25), (20, 0.75)):
         host.observe("log_metrics", record=MetricRecord(Axis.EVAL_STEP, step, 1000.0, {"eval/reward/held-out": reward}))
     host.observe("log_eval", record=EvalRecord(15, 3, skipped="busy"))
+    host.observe("log_eval", record=EvalRecord(20, 4, skipped="unhealthy", detail={"why": "nothing answers"}))
+    host.observe("log_metrics", record=MetricRecord(Axis.EVAL_STEP, 5, 1000.0, {"eval/pass_at/held-out@4": 0.75}))
     host.observe("log_end", summary={})
+    assert scalars(tmp_path, "eval/pass_at/held-out@4") == [(5, 0.75)]
     assert scalars(tmp_path, "eval/reward/held-out") == [(20, 0.5), (5, 0.25), (20, 0.75)]
-    assert texts(tmp_path, "eval/skips") == [(15, "skipped: busy")]
+    assert texts(tmp_path, "eval/skips") == [(15, "skipped: busy"), (20, "skipped: unhealthy: nothing answers")]
 
 
 def test_options_completions_and_meanings_are_texts(tmp_path: Path) -> None:

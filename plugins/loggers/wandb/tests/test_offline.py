@@ -17,7 +17,7 @@ from asyncrl.runtime.reporter import declared_metrics
 from wandb_files import Written, offline_file, read_offline
 from wandb_logger import KEY, logger, own_environment
 
-LABELS = ("held-out", "math.500", "deep/er", "0")
+LABELS = ("held-out", "held-out@4", "math.500", "deep/er", "0")
 STATES: dict[str, Any] = {"counter": 3, "gauge": 0.5, "distribution": [2, 3.0, 1.0, 2.0]}
 STEPS = {axis: 7 + number for number, axis in enumerate(Axis)}
 POINTS = [(20, 0.5), (5, 0.25), (20, 0.75), (0, 1.0)]
