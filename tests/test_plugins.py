@@ -152,10 +152,10 @@ def test_a_broken_plugin_that_is_selected_is_named_with_its_cause(path: Path, so
             r"buffer_tke at \S+module_mine.py:\d+: there is no hook of this name; did its author mean 'buffer_take'\?",
         ),
         (BUFFER.replace("Options = BufferOptions", "Options = dict"), "do not derive from asyncrl.PluginOptions"),
-        (BUFFER + "    class Options(PluginOptions):\n        alpha: int = 1\n", "its option 'alpha' has no description"),
+        (BUFFER + "    class Options(PluginOptions):\n        alpha: int = 1\n", "the option 'alpha' has no description"),
         (
             BUFFER + "    class Options(PluginOptions):\n        name: str = Field('', description='x')\n",
-            "its option 'name' can't be",
+            "the option 'name' can't be",
         ),
         (BUFFER + "    class Options(PluginOptions):\n        a: int | None = Field(1, description='x')\n", "could not say None"),
         (BUFFER + "    class Options(PluginOptions, extra='ignore'): pass\n", "accept unknown keys"),

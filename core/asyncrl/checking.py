@@ -13,9 +13,11 @@ from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import AsyncrlError, OptionError, PluginLoadError
 from asyncrl.fields import can_be_none, from_text, has_empty_path, is_secret, is_switch, plain, rebase, words
+from asyncrl.hook_checks import place_of
+from asyncrl.plugins import load_error
 from asyncrl.run_file import Given
 from asyncrl.run_options import Contradiction, RunOptions
-from asyncrl.scrub import hide, secrets_in
+from asyncrl.scrub import hide, said_by, secrets_in
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -28,11 +30,13 @@ def build(
     origins: dict[str, str],
     *,
     at: str = "",
+    owner: str = "",
     elsewhere: Callable[[str], Sequence[str]] = lambda option: (),
 ) -> M:
     """Validate what was written into a model of options, with all paths absolute; record the origins.
 
     Args:
+        owner: the plugin whose options they are, in full; '' for core's own.
         elsewhere: says of an option that `kind` has not which other plugins of its slot have it.
     """
     prefix = f"{key}." if key else ""
@@ -65,10 +69,28 @@ def build(
         problem = _explain(error, kind, given, key, what, at)
         problem.message = hide(problem.message, secrets_in(kind, values))  # a validator of the plugin's own may quote what it got
         raise problem from None
+    except (AsyncrlError, KeyboardInterrupt):
+        raise
+    except BaseException as cause:  # a validator of the plugin's may do anything, sys.exit() too
+        if not owner:
+            raise
+        raised = load_error(f"{owner}: {place_of(kind)}: can't be checked: {said_by(cause)}", cause, secrets_in(kind, values))
+        raise raised from raised.__cause__
     try:
         return kind.model_validate_json(json.dumps(absolute), strict=True)
     except (ValidationError, TypeError, ValueError) as cause:
-        raise PluginLoadError(f"{what}: its options do not survive being written as JSON: {type(cause).__name__}") from None
+        fault = _unreadable(kind, model, cause)
+        raise PluginLoadError(hide(f"{owner or what}: {place_of(kind)}: {fault}", secrets_in(kind, values))) from None
+
+
+def _unreadable(kind: type[BaseModel], model: BaseModel, cause: Exception) -> str:
+    """Why options that are valid are not, once they have been written as JSON for another process."""
+    first = cause.errors(include_url=False)[0] if isinstance(cause, ValidationError) else None
+    option = str(first["loc"][0]) if first and first["loc"] else ""
+    if option not in kind.model_fields:
+        return f"written as JSON they are not read again: {said_by(cause)}"
+    value = type(getattr(model, option)).__name__
+    return f"the option {option!r}, of type {value}, is written as JSON and not read again: it wants {words(kind.model_fields[option])}"
 
 
 def _flag_value(option: str, one: Given, kind: type[BaseModel]) -> Any:

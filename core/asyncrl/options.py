@@ -160,7 +160,7 @@ def resolve_line(line: CommandLine, file: Path | None = None, catalog: Catalog |
         key = option_key(found)
         given = {**choice.options, **flags.plugins.pop(key, {})}
         what, elsewhere = f"{found.slot} plugin {found.name!r}", functools.partial(owners, found, catalog=catalog)
-        options = build(kind.Options, given, key, what, origins, at=choice.origin, elsewhere=elsewhere)
+        options = build(kind.Options, given, key, what, origins, at=choice.origin, owner=str(found), elsewhere=elsewhere)
         plugins.append(Selected(found, kind, options, choice.wanted))
         notes += [f"{found}: {doubt}" for doubt in hook_doubts(found.slot, kind)]
     return RunConfig(core, simulate, tuple(plugins), tuple(notes), origins, file)

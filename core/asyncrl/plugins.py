@@ -187,7 +187,7 @@ def load(found: Found) -> type[Plugin]:
     except KeyboardInterrupt:
         raise
     except BaseException as cause:  # a module may do anything, sys.exit() too
-        raise _load_error(f"{found} can't be loaded: {said_by(cause)}{_wanted(found)}", cause) from cause
+        raise load_error(f"{found} can't be loaded: {said_by(cause)}{_wanted(found)}", cause) from cause
     if not (inspect.isclass(kind) and issubclass(kind, Plugin)):
         raise PluginLoadError(f"{found} is no class derived from asyncrl.Plugin")
     try:
@@ -195,7 +195,7 @@ def load(found: Found) -> type[Plugin]:
     except KeyboardInterrupt:
         raise
     except BaseException as cause:  # a metaclass, a descriptor or a factory of defaults is the plugin's code too
-        raise _load_error(f"{found} can't be looked at: {said_by(cause)}", cause) from cause
+        raise load_error(f"{found} can't be looked at: {said_by(cause)}", cause) from cause
     if fault:
         raise PluginLoadError(f"{found}: {fault}")
     members = {"slot": found.slot, "name": found.name, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -226,11 +226,18 @@ def implemented(kind: type[Plugin]) -> list[str]:
     return sorted([*implemented(kind), *wrapped(kind)])
 
 
-def _load_error(message: str, cause: BaseException) -> PluginLoadError:
+def load_error(message: str, cause: BaseException, secrets: Collection[str] = ()) -> PluginLoadError:
+    """Return the error for an exception of a plugin's own, with its traceback. Where there are secrets it chains no cause, because whoever
+    logs the error would print what the cause says of them; pydantic's says more than others."""
     import traceback
 
-    error = PluginLoadError(message)
-    error.detail = "".join(traceback.format_exception(cause))
+    from asyncrl.scrub import hide
+
+    error = PluginLoadError(hide(message, secrets))
+    head = "Traceback (most recent call last):\n"
+    lines = [head, *traceback.format_tb(cause.__traceback__)] if secrets else traceback.format_exception(cause)
+    error.detail = hide("".join(lines), secrets)
+    error.__cause__ = None if secrets else cause
     return error
 
 
@@ -298,7 +305,7 @@ def _same(spec: PluginSpec, catalog: Catalog) -> Found:
 
 
 def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
-    from asyncrl.scrub import hide, said_by, secrets_in
+    from asyncrl.scrub import said_by, secrets_in
 
     try:
         plugin = kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
@@ -308,16 +315,7 @@ def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
     except (AsyncrlError, KeyboardInterrupt):
         raise
     except BaseException as cause:  # sys.exit() too
-        secrets = secrets_in(kind.Options, json.loads(spec.options))
         where = f"{spec.slot} plugin {spec.name!r} ({spec.distribution} {spec.version})"
-        error = _load_error(hide(f"{where} can't be constructed: {said_by(cause)}", secrets), cause)
-        if secrets:  # the cause itself, and pydantic's more than others, would show them to whoever logs it
-            error.detail = hide(_frames(cause), secrets)
-            raise error from None
-        raise error from cause
-
-
-def _frames(cause: BaseException) -> str:
-    import traceback
-
-    return "".join(["Traceback (most recent call last):\n", *traceback.format_tb(cause.__traceback__)])
+        secrets = secrets_in(kind.Options, json.loads(spec.options))
+        error = load_error(f"{where} can't be constructed: {said_by(cause)}", cause, secrets)
+        raise error from error.__cause__

@@ -57,6 +57,17 @@ REFUSING = (
             raise ValueError(f'no service takes {value}')
 """
 )
+CHECKED = (
+    BUFFER
+    + """
+    class Options(BufferOptions):
+        alpha: int = Field(1, description='x', validate_default=True)
+        @field_validator('alpha', mode='before')
+        @classmethod
+        def _check(cls, value):
+            WHAT
+"""
+)
 
 
 def with_(hook: str, slot_source: str = BUFFER) -> str:
@@ -98,7 +109,35 @@ LOADING: dict[str, tuple[str, str]] = {
         "buffer",
         BUFFER + "    class Options(PluginOptions):\n        a: int | None = Field(1, description='x')\n",
     ),
+    "an option with a default of another type": (
+        "buffer",
+        BUFFER + "    class Options(BufferOptions):\n        layers: list[int] = Field('1', description='x')\n",
+    ),
+    "an option with a default beyond its bounds": (
+        "buffer",
+        BUFFER + "    class Options(BufferOptions):\n        layers: int = Field(0, ge=1, description='x')\n",
+    ),
+    "an option with a default that JSON can't say": (
+        "buffer",
+        BUFFER + "    class Options(BufferOptions):\n        layers: object = Field(object, description='x')\n",
+    ),
+    "a secret option with a default of another type": (
+        "buffer",
+        BUFFER + f"    class Options(BufferOptions):\n        token: SecretStr = Field([{SECRET!r}], description='x')\n",
+    ),
+    "a default that can't be made": (
+        "buffer",
+        BUFFER + "    class Options(BufferOptions):\n        a: int = Field(description='x', default_factory=lambda: [][0])\n",
+    ),
+    "a validator that raises what no validator should": ("buffer", CHECKED.replace("WHAT", "raise KeyError('b')")),
+    "a validator that calls sys.exit()": ("buffer", CHECKED.replace("WHAT", "raise SystemExit(0)")),
+    "options that are no longer valid when they are read again": (
+        "buffer",
+        CHECKED.replace("WHAT", "return 2 if value is None else int('x')").replace("int = Field(1", "int | None = Field(None"),
+    ),
     "metrics of no kind": ("buffer", with_("Metrics = dict")),
+    "a metric that is none": ("buffer", BUFFER + "    class Metrics(MetricSet):\n        x = 3\n"),
+    "a metric that has only a type": ("buffer", BUFFER + "    class Metrics(MetricSet):\n        x: Counter\n"),
 }
 HOOKS: dict[str, tuple[str, str]] = {
     "an unknown hook": ("buffer", with_("@hookimpl\ndef on_stpe(self, step): pass")),
@@ -149,6 +188,7 @@ CONSTRUCTING: dict[str, str] = {
         "def __init__(self, options, run): raise ValueError('key ' + options.token.get_secret_value() + ' is refused')", OPTIONS
     ),
     "options that this node refuses, quoting a secret": REFUSING,
+    "a constructor that raises what is no Exception": with_("def __init__(self, options, run): raise GeneratorExit"),
     "a hook that the constructor sets": with_(
         "def __init__(self, options, run):\n    super().__init__(options, run)\n    self.buffer_size = lambda: 0"
     ),
@@ -235,3 +275,11 @@ def test_a_refused_hook_is_named_with_plugin_file_and_line(answers: dict[str, di
     for fault, (text, _) in answers["Hooks"].items():
         pattern = r"\w+ plugin 'mine' \(dist-mine 1\.0, mine:Mine\): \w+ at mine\.py:\d+: "
         assert re.match(pattern, text), f"{fault}: {text}"
+
+
+def test_a_refused_class_is_named_with_plugin_file_and_line(answers: dict[str, dict[str, tuple[str, int]]]) -> None:
+    """Where the import failed, the traceback says it."""
+    for fault, (text, _) in answers["Loading"].items():
+        if "can't be loaded" not in text and "can't be looked at" not in text and "is no class" not in text:
+            pattern = r"\w+ plugin 'mine' \(dist-mine 1\.0, mine:Mine\): Mine(\.Options)? at mine\.py:\d+: "
+            assert re.match(pattern, text), f"{fault}: {text}"

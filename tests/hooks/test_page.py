@@ -111,4 +111,5 @@ def test_a_plugin_of_a_former_api_that_is_still_accepted_gets_a_note(monkeypatch
     assert hook_checks.hook_doubts("observers", Old) == ["hook API 1 is going out of use; the current one is 2"]
     monkeypatch.setattr(hook_checks, "ACCEPTED_HOOK_APIS", (2,))
     (fault,) = hook_faults("observers", Old)
-    assert fault == "was written for hook API 1, and this asyncrl has 2: install a newer version of the plugin"
+    assert f"Old at {__file__}:" in fault
+    assert fault.endswith(": was written for hook API 1, and this asyncrl has 2: install a newer version of the plugin")

@@ -100,7 +100,7 @@ from asyncrl import *
 from pydantic import Field, SecretStr, field_validator, model_validator
 class Mine(Plugin):
     class Options(BufferOptions):
-        token: SecretStr = Field('', min_length=4, description='A key.')
+        token: SecretStr = Field(min_length=4, description='A key.')
         @field_validator('token', mode='before')
         @classmethod
         def _known(cls, value):

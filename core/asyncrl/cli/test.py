@@ -85,7 +85,7 @@ def read_options(found: Found, written: Sequence[str]) -> dict[str, Any]:
             remedy = hint(name, known, "", otherwise=f"it has {', '.join(known)}" if known else "it has none")
             raise OptionError(f"{found} has no option {name!r}", origin="--set", remedy=remedy)
     given = {name: Given(values, f"--set {name}", Path.cwd(), text=True) for name, values in texts.items()}
-    values: dict[str, Any] = plain(build(kind.Options, given, "", str(found), {}), secrets=True)
+    values: dict[str, Any] = plain(build(kind.Options, given, "", str(found), {}, owner=str(found)), secrets=True)
     return {name: values[name] for name in given}
 
 
