@@ -9,8 +9,9 @@ from typing import Any
 
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import OptionError
-from asyncrl.evaluation.dispatcher import BlockingEvals
+from asyncrl.evaluation.dispatcher import EvalDispatcher
 from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult
+from asyncrl.evaluation.snapshots import Snapshots
 from asyncrl.host import Host
 from asyncrl.rollout.engine import GenerateRequest, PauseMode
 from asyncrl.rollout.pool import EnginePool
@@ -109,11 +110,13 @@ class SimulatedRun:
             rollout=self,
             trainer=self,
             publisher=self,
-            evals=BlockingEvals(
+            evals=EvalDispatcher(
                 interval=self._eval_interval,
                 before=False,
                 evaluate=self._evaluate,
                 record=_ignore,
+                snapshots=Snapshots(),
+                blocking=True,
                 timeout=self._eval_seconds + 1.0,
             ),
             checkpoints=_NothingDue(),
