@@ -1,0 +1,133 @@
+"""SGLang servers as engines: one server an engine, launched on the devices that the run gave it, or attached to.
+
+SGLang pins exact versions of torch and transformers, so that it is never imported here: the server may run under another environment's
+interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from asyncrl import EngineNeeds, EnginePlace, EnginePlugin, PluginOptions, RunFacts, ServerSpec, hookimpl
+from asyncrl.errors import OptionError, ResourceError
+from pydantic import Field
+
+from asyncrl_sglang.flags import ServerArgs, check, words
+
+CPU_ARGS: ServerArgs = {
+    "attention-backend": "torch_native",
+    "sampling-backend": "pytorch",
+    "grammar-backend": "none",
+    "disable-overlap-schedule": True,
+    "sleep-on-idle": True,  # else an idle server keeps a core busy
+    "max-total-tokens": 32768,
+    "max-running-requests": 64,
+}
+"""What SGLang needs where there is no GPU; `server_args` overrides each."""
+
+
+class SGLangOptions(PluginOptions):
+    """Options of SGLang engines."""
+
+    python: str = Field(
+        "", description="Interpreter of the environment that has SGLang; empty is the one that runs asyncrl. A path or a command."
+    )
+    tensor_parallel: int = Field(1, ge=1, description="GPUs over which each copy of the model is spread.")
+    data_parallel: int = Field(1, ge=1, description="Copies of the model in one server; it takes tensor_parallel GPUs for each.")
+    memory_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Part of the GPU's memory for weights and KV cache; 0 leaves it to SGLang."
+    )
+    server_args: dict[str, bool | int | float | str | list[str]] = Field(
+        default={},
+        description="Further flags of `sglang.launch_server`, without dashes; true is one without a value, false none.",
+    )
+    env: dict[str, str] = Field(default={}, description="Environment variables for the servers.")
+    urls: tuple[str, ...] = Field(
+        (), description="Servers that run already, one for each engine; they are attached to, and go on when the run ends."
+    )
+    start_timeout: float = Field(300.0, gt=0, description="Seconds until a server must answer; large models load longer.")
+
+
+class SGLangEngine(EnginePlugin):
+    """Starts `sglang.launch_server`, or attaches to servers that run already."""
+
+    Options = SGLangOptions
+    options: SGLangOptions
+    hook_api = 1
+    parallel_sizes: ClassVar[tuple[str, ...]] = ("tensor_parallel", "data_parallel")
+
+    @hookimpl
+    def check_run(self, run: RunFacts) -> None:
+        options = self.options
+        if options.urls:
+            if len(options.urls) != run.num_engines:
+                raise OptionError(
+                    f"there are {len(options.urls)} servers for num_engines = {run.num_engines}",
+                    origin="engine.urls, num_engines",
+                    remedy="name one server for each engine",
+                )
+            return
+        check(self._python(), options.server_args, run.cache_path)
+
+    @hookimpl
+    def engine_needs(self) -> EngineNeeds:
+        if self.options.urls:
+            return EngineNeeds(gpus=0, cpus=0)
+        size = self.options.tensor_parallel * self.options.data_parallel
+        return EngineNeeds(gpus=size if self.run.device.startswith("cuda") else 0, cpus=1)
+
+    @hookimpl
+    def engine_server(self, place: EnginePlace) -> ServerSpec:
+        options = self.options
+        if options.urls:
+            return self._spec((), options.urls[place.index % len(options.urls)].rstrip("/"), {})
+        on_cpu = place.device == "cpu"
+        arguments: ServerArgs = {
+            "model-path": str(place.model),
+            "host": place.host,
+            "port": place.port,
+            "device": place.device,
+            "dtype": place.dtype,
+            "random-seed": place.seed,
+            "tensor-parallel-size": options.tensor_parallel,
+            "data-parallel-size": options.data_parallel,
+            "skip-server-warmup": True,  # the first health check is one
+        }
+        if options.memory_fraction:
+            arguments["mem-fraction-static"] = options.memory_fraction
+        more = {name.replace("_", "-"): value for name, value in options.server_args.items()}
+        arguments = {**arguments, **(CPU_ARGS if on_cpu else {}), **more}
+        env = {"HF_HUB_OFFLINE": "1"} if place.model.is_dir() else {}
+        if on_cpu:
+            env |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        argv = (self._python(), "-m", "sglang.launch_server", *words(arguments))
+        return self._spec(argv, f"http://{place.host}:{place.port}", env | options.env)
+
+    def _spec(self, argv: tuple[str, ...], url: str, env: dict[str, str]) -> ServerSpec:
+        return ServerSpec(
+            argv=argv,
+            url=url,
+            env=env,
+            start_timeout=self.options.start_timeout,
+            comparable_digest=False,
+            needs_begin_end=True,
+            drops_stale_prefixes=False,
+        )
+
+    def _python(self) -> str:
+        """The interpreter's absolute path. Not resolved: a link in a virtual environment is what makes it one."""
+        wanted = self.options.python
+        if not wanted:
+            return sys.executable
+        found = shutil.which(os.path.expanduser(wanted))
+        if found is None:
+            raise ResourceError(
+                f"there is no interpreter at {wanted}",
+                origin="engine.python",
+                remedy="name the python of an environment with SGLang",
+            )
+        return str(Path(found).absolute())
