@@ -114,8 +114,13 @@ def test_a_flag_that_names_the_files_own_plugin_keeps_its_options(place: Place) 
         (["--trainer.layers", "[1, 2]"], "layers", [1, 2]),
         (["--trainer.layers", "1", "--trainer.layers", "2"], "layers", [1, 2]),
         (["--trainer.layers", "3"], "layers", [3]),
+        (["--trainer.layers", "[1, 2]", "--trainer.layers", "3"], "layers", [1, 2, 3]),
+        (["--trainer.labels", "a", "--trainer.labels", "b"], "labels", ["a", "b"]),
+        (["--trainer.labels", '["a, b", "c"]', "--trainer.labels", "17"], "labels", ["a, b", "c", "17"]),
         (["--trainer.environment", '{"A": "1"}'], "environment", {"A": "1"}),
         (["--trainer.environment", "A=1", "--trainer.environment", "B=x=y"], "environment", {"A": "1", "B": "x=y"}),
+        (["--trainer.environment", '{"A": "x=y"}'], "environment", {"A": "x=y"}),
+        (["--trainer.environment", "DEVICES=0,1"], "environment", {"DEVICES": "0,1"}),
         (["--trainer.compile"], "compile", True),
         (["--trainer.compile", "--steps", "3"], "compile", True),
         (["--no-trainer.compile"], "compile", False),
@@ -127,6 +132,48 @@ def test_a_flag_that_names_the_files_own_plugin_keeps_its_options(place: Place) 
 )
 def test_a_flags_text_is_read_by_the_options_type(place: Place, arguments: list[str], option: str, value: Any) -> None:
     assert getattr(options(place.resolve(None, *arguments), "trainer"), option) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "texts", "right"),
+    [
+        ("labels", ["a,b"], '["a", "b"]'),
+        ("labels", ["[a, b]"], '["a", "b"]'),
+        ("labels", ["[a]"], '["a"]'),
+        ("labels", ["a", "b,c"], '["b", "c"]'),
+        ("layers", ["1,2"], "[1, 2]"),
+        ("environment", ["A=1,B=2"], '{"KEY": "VALUE"}'),
+        ("environment", ["A"], '{"KEY": "VALUE"}'),
+    ],
+)
+def test_what_may_be_meant_as_several_is_refused_with_the_right_spelling(
+    place: Place, option: str, texts: list[str], right: str
+) -> None:
+    flags = [argument for text in texts for argument in (f"--trainer.{option}", text)]
+    with pytest.raises(OptionError) as caught:
+        place.resolve(None, *flags)
+    assert str(caught.value).startswith(f"--trainer.{option}: got {texts[-1]!r}, wants ")
+    assert "(commas do not separate: give the flag once for each " in str(caught.value)
+    assert str(caught.value).endswith(f", or JSON as in '{right}')")
+    if "KEY" not in right:
+        assert getattr(options(place.resolve(None, f"--trainer.{option}={right}"), "trainer"), option) == json.loads(right)
+
+
+def test_a_list_of_tables_is_given_one_table_a_flag(place: Place) -> None:
+    faults = [
+        '{"kind": "down", "engine": 0, "start": 5, "seconds": 3}',
+        '{"kind": "down", "engine": 0, "start": 50, "seconds": 3}',
+    ]
+    written = [argument for fault in faults for argument in ("--simulate.faults", fault)]
+    assert [fault.start for fault in place.resolve(None, *written).simulate.faults] == [5, 50]
+    with pytest.raises(OptionError, match=r"got '\{kind: down, engine: 0\}', wants list of table"):
+        place.resolve(None, "--simulate.faults", "{kind: down, engine: 0}")
+
+
+def test_names_of_plugins_may_be_separated_by_commas_or_by_flags(place: Place) -> None:
+    for flags in (["--loggers", "jsonl,console"], ["--loggers", "jsonl", "--loggers", "console"]):
+        assert names(place.resolve(None, *flags), "loggers") == ["jsonl", "console"]
+    assert names(place.resolve(None, "--buffer", "fifo", "--buffer", "priority"), "buffer") == ["priority"]
 
 
 def test_a_switch_of_core_does_not_swallow_the_file(place: Place) -> None:
@@ -189,6 +236,7 @@ TRAINER = st.fixed_dictionaries(
     optional={
         "learning_rate": st.floats(0, 1e6),
         "layers": st.lists(st.integers(-9, 2**60)),
+        "labels": st.lists(TEXT),
         "environment": st.dictionaries(TEXT, TEXT),
         "compile": st.booleans(),
         "limit": st.none() | st.integers(1, 10**9),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import AsyncrlError, OptionError, PluginLoadError
-from asyncrl.fields import can_be_none, from_text, has_empty_path, is_secret, is_switch, plain, rebase, words
+from asyncrl.fields import can_be_none, from_text, has_empty_path, how_to_write, is_secret, is_switch, plain, rebase, words
 from asyncrl.hook_checks import place_of
 from asyncrl.plugins import load_error
 from asyncrl.run_file import Given
@@ -128,15 +128,18 @@ def _explain(
     if reason is not None:
         return OptionError(message, origin=given[option].origin)
     inside = f" at {'.'.join(str(part) for part in first['loc'][1:])}: {message}" if len(first["loc"]) > 1 else ""
-    return OptionError(
-        f"got {_shown(given[option], is_secret(info.annotation))}, wants {words(info)}{inside}", origin=given[option].origin
-    )
+    one, secret = given[option], is_secret(info.annotation)
+    texts = [text for text in one.value if isinstance(text, str)] if one.text else []
+    wrong = next((text for text in texts if how_to_write(info, text)), None)
+    value = wrong if wrong is not None else one.value[-1] if one.text else one.value
+    message = f"got {'something else' if secret else _shown(value)}, wants {words(info)}"
+    if wrong is not None:
+        return OptionError(message, origin=one.origin, remedy=how_to_write(info, wrong))
+    return OptionError(message + inside, origin=one.origin)
 
 
-def _shown(given: Given, secret: bool) -> str:
-    if secret:
-        return "something else"
-    text = repr(given.value[-1] if given.text else given.value)
+def _shown(value: Any) -> str:
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 from collections.abc import Mapping
 from enum import Enum
@@ -129,20 +130,24 @@ def default_text(info: FieldInfo, *, portable: bool = False) -> str:
 def from_text(info: FieldInfo, texts: list[str]) -> Any:
     """Return the JSON value that a flag's text means for an option; texts that fit nothing come back as they are.
 
+    A list or table is JSON, or bit by bit: the flag once for each item or ``KEY=VALUE``. Nothing is separated by commas.
+
     Args:
-        texts: the value of each time the flag was given. The last one counts, except that lists and tables may be given bit by bit.
+        texts: the value of each time the flag was given. The last one counts, except for lists and tables.
     """
     text, kind = texts[-1], _collection(info.annotation)
-    candidates: list[Any] = [None] if can_be_none(info.annotation) and text in ("", "none") else []
-    candidates += [text, *_as_json(text)]
-    if kind == "list":
-        bits = [_as_json(bit) for bit in texts]
-        candidates += [list(texts), [bit[0] if bit else text for bit, text in zip(bits, texts, strict=True)]]
-    if kind == "dict" and all("=" in bit for bit in texts):
+    candidates: list[Any] = []
+    if not kind or len(texts) == 1:
+        candidates += [None] if can_be_none(info.annotation) and text in ("", "none") else []
+        candidates += [text, *_as_json(text)]
+    if kind == "list" and not any(map(_looks_like_several, texts)):
+        read = [(_as_json(bit) or [bit])[0] for bit in texts]
+        bits = list(zip(texts, read, strict=True))
+        candidates += [[item for bit, value in bits for item in (value if isinstance(value, list) else [bit])]]
+        candidates += [[item for value in read for item in (value if isinstance(value, list) else [value])], read]
+    if kind == "dict" and all(map(_is_pair, texts)):
         pairs = [bit.split("=", 1) for bit in texts]
         candidates += [dict(pairs), {key: (_as_json(value) or [value])[0] for key, value in pairs}]
-    if kind and len(texts) > 1:
-        candidates = candidates[-2:]
     checked: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(checked)
     best = text
@@ -154,6 +159,37 @@ def from_text(info: FieldInfo, texts: list[str]) -> Any:
             if not error.errors()[0]["type"].endswith("_type"):  # right type, wrong value: the best one to complain about
                 best = candidate
     return best
+
+
+def how_to_write(info: FieldInfo, text: str) -> str:
+    """Return how a list or table is written in flags, shown with what is in `text`; '' for any other option, and where it is no help."""
+    kind = _collection(info.annotation)
+    if kind == "list" and _looks_like_several(text):
+        items = [item for part in text.split(",") if (item := part.strip(" []\"'"))]
+        shown = items if str in _items(info.annotation) else [(_as_json(item) or [item])[0] for item in items]
+        example = "JSON" if is_secret(info.annotation) else f"JSON as in '{json.dumps(shown, ensure_ascii=False)}'"
+        return f"commas do not separate: give the flag once for each item, or {example}"
+    if kind == "dict" and not _is_pair(text) and not _as_json(text):
+        return """commas do not separate: give the flag once for each KEY=VALUE, or JSON as in '{"KEY": "VALUE"}'"""
+    return ""
+
+
+def _looks_like_several(text: str) -> bool:
+    """Whether a text that is no JSON was perhaps meant as a list. An item that looks so is written in JSON."""
+    return not _as_json(text) and not text.strip().startswith("{") and ("," in text or text.strip().startswith("["))
+
+
+def _is_pair(text: str) -> bool:
+    """Whether a text is one ``KEY=VALUE``: no JSON, and not several with commas between them."""
+    return "=" in text and not text.strip().startswith("{") and not re.search(r"=.*,\s*[\w.-]+=", text)
+
+
+def _items(annotation: Any) -> tuple[Any, ...]:
+    """The types that the items of a list may have."""
+    origin, arguments = _parts(annotation)
+    if origin is Union:
+        return next((_items(part) for part in arguments if _collection(part)), ())
+    return tuple(_bare(part) for part in arguments)
 
 
 def _as_json(text: str) -> list[Any]:
@@ -173,6 +209,8 @@ def rebase(annotation: Any, value: Any, base: Path) -> Any:
         return str(base / Path(value).expanduser())
     if origin is Union:
         inner = [part for part in arguments if part is not type(None)]
+        if len(inner) > 1:
+            inner = [part for part in inner if _takes(part, value) and not (str in inner and isinstance(value, str))]
         return rebase(inner[0], value, base) if len(inner) == 1 else value
     if isinstance(value, list) and arguments:
         return [rebase(arguments[0], item, base) for item in value]
@@ -182,6 +220,14 @@ def rebase(annotation: Any, value: Any, base: Path) -> Any:
         fields = annotation.model_fields
         return {key: rebase(fields[key].annotation, item, base) if key in fields else item for key, item in value.items()}
     return value
+
+
+def _takes(annotation: Any, value: Any) -> bool:
+    """Whether JSON data can mean a type as far as its outer shape goes."""
+    annotation = _bare(annotation)
+    if isinstance(value, dict):
+        return _collection(annotation) == "dict" or (isinstance(annotation, type) and issubclass(annotation, BaseModel))
+    return annotation is Path if isinstance(value, str) else _collection(annotation) == "list" and isinstance(value, list)
 
 
 def has_empty_path(annotation: Any, value: Any) -> bool:

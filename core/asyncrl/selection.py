@@ -30,7 +30,7 @@ class SortedFlags:
 
 
 def sort_flags(flags: Iterable[Flag], base: Path) -> SortedFlags:
-    """Sort flags by what they set; the times that one was given become one list."""
+    """Sort flags by what they set; the times that one was given become one list, which one that stands for something else begins anew."""
     sorted_ = SortedFlags({}, {}, {}, {}, [])
     for flag in flags:
         slot, _, rest = flag.name.partition(".")
@@ -51,7 +51,7 @@ def sort_flags(flags: Iterable[Flag], base: Path) -> SortedFlags:
         else:
             sorted_.unknown.append(flag)
             continue
-        before = table[option].value if option in table else []
+        before = table[option].value if option in table and not flag.origin else []
         table[option] = Given([*before, value], flag.shown, base, text=True)
     return sorted_
 
@@ -91,8 +91,8 @@ def _override(
     slot: str, selection: Given, written: Sequence[Choice], catalog: Catalog
 ) -> tuple[list[tuple[Choice, Found]], list[Choice]]:
     """Apply a flag's selection; options of the file go only to the very plugin they were written for."""
-    text = selection.value[-1]
-    names = [name.strip() for name in text.split(",") if text.strip()] if SLOTS[slot].many else [text]
+    texts = selection.value
+    names = [name.strip() for text in texts for name in text.split(",") if text.strip()] if SLOTS[slot].many else texts[-1:]
     picked = [(name, catalog.pick(slot, name, selection.origin)) for name in names]
     kept: dict[Found, Choice] = {}
     for choice in written:

@@ -50,6 +50,11 @@ FLAGS = """
 --buffer.capacity-factor 0.5
 --trainer.schedule cosin
 --trainer.layers 1 --trainer.layers x
+--trainer.layers 1,2
+--trainer.labels a,b
+--trainer.labels [a,b]
+--trainer.environment A=1,B=2
+--trainer.environment A
 --trainer.low 3
 --trainer.compile 3
 --task from-file

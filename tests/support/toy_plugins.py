@@ -39,6 +39,7 @@ class TrainerOptions(PluginOptions):
     learning_rate: float = Field(1e-6, ge=0, description="Peak learning rate.")
     schedule: Literal["constant", "cosine"] = Field("constant", description="Course of the learning rate.")
     layers: list[int] = Field([], description="Layers to train.")
+    labels: list[str] = Field([], description="Names for the run.")
     environment: dict[str, str] = Field({}, description="Variables of the ranks.")
     compile: bool = Field(False, description="Whether to compile.")
     folder: Path = Field(Path("scratch"), description="Scratch space.")

@@ -11,6 +11,9 @@ from asyncrl.plugins import SLOTS, Catalog, Found, discover
 
 USAGE = "usage: asyncrl train [RUN.toml] [--OPTION VALUE] [--SLOT NAME] [--SLOT.OPTION VALUE]"
 
+LISTS = """A list is JSON, or its flag once for each item; a table is JSON, or its flag once for each KEY=VALUE.
+Commas separate only names of plugins, as in --loggers console,jsonl."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Train. Returns the exit code of the run; raises `AsyncrlError` for whatever stops it."""
@@ -41,7 +44,7 @@ def help_text(line: CommandLine, catalog: Catalog, *, command: str = "train", he
 
     parts = [
         *head,
-        "Defaults come first, then the file, then flags. Lists and tables are JSON, or the flag is repeated.",
+        f"Defaults come first, then the file, then flags.\n{LISTS}",
         f"core options:\n{option_lines(RunOptions, '')}",
         f"slots, each filled by name:\n{_slot_lines(catalog)}",
     ]
