@@ -6,6 +6,7 @@ A `MetricSet` subclass declares; an instance records; `drain()` takes what was r
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -280,3 +281,11 @@ class Registry:
             if not kind.lasting:
                 del self._state[name]
         return values
+
+    def state(self) -> Delta:
+        """Return the totals, and what was recorded and not taken yet, as JSON."""
+        return copy.deepcopy(self._state)
+
+    def restore(self, state: Delta) -> None:
+        """Go on from a former `state`; metrics that nobody declares any more are left out."""
+        self.add({name: labels for name, labels in state.items() if name in self.declared})

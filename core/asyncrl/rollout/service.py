@@ -186,7 +186,9 @@ class RolloutService:
         self._batches.groups = self._loop.groups_handed_out = state["ledger"]["handed_out"]
         self._loop.version = state["ledger"]["version"]
         interval = self._facts.publish_interval
-        self._claims.batches_of_version = interval - self._batches.groups // size % interval
+        done = self._batches.groups // size
+        self._claims.batches_of_version = interval - done % interval
+        self._claims.steps_left = max(0, self._facts.steps - done)
         self.check()
 
     async def stop(self) -> None:

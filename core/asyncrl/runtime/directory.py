@@ -7,13 +7,14 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import RunDirectoryError
 from asyncrl.evaluation.records import EvalRecord
+from asyncrl.runtime.lock import RunLock
 from asyncrl.runtime.recorder import Recorded
 from asyncrl.training.loop import StepTimes
 
@@ -24,15 +25,19 @@ def run_name(name: str, file: Path | None) -> str:
 
 
 class RunDirectory:
-    """One run's files. Made anew: an existing directory is refused.
+    """One run's files. Made anew, an existing directory is refused; `resumed`, it is gone on with.
 
     Raises:
         RunDirectoryError: it exists already, or cannot be made.
     """
 
-    def __init__(self, runs_dir: Path, name: str) -> None:
+    def __init__(self, runs_dir: Path, name: str, *, resumed: bool = False) -> None:
         self.name = name
         self.path = (runs_dir / name).absolute()
+        self.lock = RunLock(self.path)
+        self._resumed = resumed
+        if resumed:
+            return
         if name in ("", ".", "..") or Path(name).name != name:
             raise RunDirectoryError(f"{name!r} is no name for a run", origin="--name", remedy="use a plain folder name")
         if self.path.exists():
@@ -41,10 +46,14 @@ class RunDirectory:
             )
 
     def create(self, config_toml: str) -> None:
-        """Make the directory with its `config.toml`."""
+        """Make the directory with its `config.toml`, or write that of a run that goes on, and take the run's lock."""
         try:
-            self.path.mkdir(parents=True)
-            (self.path / "config.toml").write_text(config_toml)
+            if not self._resumed:
+                self.path.mkdir(parents=True)
+                self.lock.take()
+            growing = self.path / ".config.toml"
+            growing.write_text(config_toml)
+            growing.replace(self.path / "config.toml")
         except FileExistsError as cause:
             raise RunDirectoryError(f"the run directory {self.path} exists already", origin="--name") from cause
         except OSError as cause:
@@ -88,9 +97,39 @@ class RunDirectory:
             lines.append(json.dumps(line | {"rewards": rewards}) + "\n")
         self._append("trace.jsonl", "".join(lines))
 
+    def cut(self, step: int, traced: int) -> None:
+        """Take back what was written after the checkpoint of `step`, so that nothing is written twice.
+
+        Eval points are kept by the step they belong to, also those that were settled late.
+
+        Args:
+            traced: groups in `trace.jsonl` then.
+        """
+        self._keep("steps.jsonl", lambda number, line: line["step"] <= step)
+        self._keep("evals.jsonl", lambda number, line: line["step"] <= step)
+        self._keep("trace.jsonl", lambda number, line: number < traced)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of a file; one that a killed run left half-written is no line."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+    def _keep(self, name: str, belongs: Callable[[int, dict[str, Any]], bool]) -> None:
+        path, growing = self.path / name, self.path / f".{name}"
+        if not path.exists():
+            return
+        with growing.open("wb") as file:
+            for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
+                if line.endswith(b"\n") and belongs(number, json.loads(line)):
+                    file.write(line)
+        growing.replace(path)
+
     def remove(self) -> None:
-        """Take the directory back: the run was refused before it began."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Take the directory back: the run was refused before it began. One that goes on is left as it is."""
+        if not self._resumed:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

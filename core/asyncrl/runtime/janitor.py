@@ -23,9 +23,14 @@ PATIENCE_SECONDS = 3.0
 
 
 class Janitor:
-    """Marks this process's future children and holds the pipe; `close()` returns when nothing is left."""
+    """Marks this process's future children and holds the pipe; `close()` returns when nothing is left.
 
-    def __init__(self, directories: Sequence[Path]) -> None:
+    Args:
+        directories: what is removed at the end.
+        holding: descriptors that stay open until nothing is left, such as the run's lock.
+    """
+
+    def __init__(self, directories: Sequence[Path], holding: Sequence[int] = ()) -> None:
         marker = secrets.token_hex(8)
         environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
         self._process = subprocess.Popen(
@@ -35,6 +40,7 @@ class Janitor:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             env=environment,
+            pass_fds=holding,
         )
         os.environ[VARIABLE] = marker
 

@@ -26,12 +26,14 @@ class Recorder(Plugin):
 
     Attributes:
         paused_seconds: for which the engines have stood still for publications so far.
+        recorded: groups so far.
     """
 
-    def __init__(self, run: RunFacts, limit: int) -> None:
+    def __init__(self, run: RunFacts, limit: int, recorded: int = 0) -> None:
         super().__init__(PluginOptions(), run)
         self.paused_seconds = 0.0
-        self._left = limit
+        self.recorded = recorded
+        self._left = max(0, limit - recorded)
         self._finished: list[Recorded] = []
         self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_KEPT)
 
@@ -46,6 +48,7 @@ class Recorder(Plugin):
         if not self._left:
             return
         self._left -= 1
+        self.recorded += 1
         tokens = tuple([len(sample.token_ids) for sample in group.samples])
         rewards = tuple([sample.reward for sample in group.samples])
         self._finished.append((group.prompt_id, tokens, self._without_pauses(group.seconds), rewards))

@@ -83,6 +83,11 @@ class TrainerGroup:
     async def save(self, directory: Path) -> None:
         await self._gather([rank.save.remote(directory) for rank in self._ranks])
 
+    async def load(self, directory: Path) -> str:
+        """Read what `save` wrote, at this number of ranks, and return the digest of the weights."""
+        await self._gather([rank.load.remote(directory) for rank in self._ranks])
+        return (await self.manifest()).digest
+
     async def close(self) -> None:
         """Leave the process groups and end the ranks; those that do not answer in time are killed."""
         try:
