@@ -12,7 +12,7 @@ import itertools
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import aiohttp
 import numpy as np
@@ -104,7 +104,7 @@ class EngineClient:
     @classmethod
     def of_spec(
         cls, name: str, spec: ServerSpec, session: aiohttp.ClientSession, *, vocab_size: int, request_timeout: float, **more: Any
-    ) -> EngineClient:
+    ) -> Self:
         """Return the client of a server described by its plugin."""
         return cls(
             name,

@@ -130,6 +130,10 @@ class Cluster:
                 remedy="wait for others to finish",
             ) from None
 
+    @property
+    def num_bundles(self) -> int:
+        return len(self._bundles)
+
     def place(self, bundle: int) -> dict[str, Any]:
         """Return the `.options(…)` that puts an actor into its bundle."""
         need = self._bundles[bundle]

@@ -14,11 +14,12 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import EngineError, ResourceError
 from asyncrl.hookspecs import PROCESSES
 from asyncrl.plugins import PluginSpec, build_host
-from asyncrl.rollout.engine import EnginePlace, ServerSpec
+from asyncrl.rollout.engine import EnginePlace, Launch, ServerSpec
 from asyncrl.runtime import child
 from asyncrl.training.publication import free_port
 
 PORT_TRIES = 3
+LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,24 @@ class EngineAddress:
     spec: ServerSpec
 
 
+@dataclass(frozen=True)
+class EngineJob:
+    """One engine to run.
+
+    Attributes:
+        name: for messages and metrics.
+        launch: how its server is started outside the cluster's placement; None for the plugin's own way.
+        url: of a running server to attach to; '' starts one.
+        patience: seconds in which it must be healthy; 0 is what the plugin says.
+    """
+
+    name: str
+    place: EnginePlace
+    launch: Launch | None = None
+    url: str = ""
+    patience: float = 0.0
+
+
 class EngineActor:
     """A Ray actor; everything it starts ends with it, whatever ends it."""
 
@@ -36,33 +55,50 @@ class EngineActor:
         self._host = build_host(specs, facts, slots=PROCESSES["engine"])
         self._process: subprocess.Popen[bytes] | None = None
         self._log_file = Path()
+        self._url = ""
 
-    async def start(self, place: EnginePlace) -> EngineAddress:
-        """Start the server (on a free port when `place.port` is 0) and wait until it is healthy.
+    async def start(self, job: EngineJob) -> EngineAddress:
+        """Start the server (on a free port when its port is 0) and wait until it is healthy. One that runs already is ended first.
 
         Raises:
             EngineError: it ended or did not answer in time; the message carries its last log lines.
             ResourceError: the port that was asked for is taken.
         """
-        self._log_file = place.log_file
+        await self.stop()
+        wanted = (job.launch.port if job.launch else 0) or job.place.port
+        self._log_file = job.place.log_file
         for attempt in range(1, PORT_TRIES + 1):
-            port = place.port or free_port(place.host)
-            spec: ServerSpec = self._host.one("engine_server")(place=replace(place, port=port))
+            port = wanted or free_port(job.place.host)
+            spec = self._spec(job, port)
+            self._url = spec.url
             if spec.argv:
-                self._process = child.spawn(spec.argv, env=spec.env, log_file=place.log_file)
+                self._process = child.spawn(spec.argv, env=spec.env, log_file=self._log_file)
             try:
                 await self._wait_healthy(spec)
                 break
             except EngineError:
-                self._end()
+                await self.stop()
                 port_taken = self._port_was_taken()
-                if place.port and port_taken:
+                if wanted and port_taken:
                     raise ResourceError(
-                        f"port {port} is in use", origin="base_port", remedy="choose another, or 0 for free ones"
+                        f"port {port} is in use",
+                        origin="eval.port" if job.launch else "base_port",
+                        remedy="choose another, or 0 for free ones",
                     ) from None
                 if not port_taken or attempt == PORT_TRIES:
                     raise
-        return EngineAddress(f"engine-{place.index}", spec)
+        return EngineAddress(job.name, spec)
+
+    async def healthy(self) -> bool:
+        """Whether the server is there and answers within seconds. Never asks `/health`, which takes a token and fails while paused."""
+        if not await self.running():
+            return False
+        try:
+            limit = aiohttp.ClientTimeout(total=LOOK_SECONDS)
+            async with aiohttp.ClientSession(timeout=limit) as session, session.get(f"{self._url}/model_info") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
 
     async def log_tail(self, lines: int = 12) -> str:
         """Return the server's last log lines."""
@@ -76,6 +112,21 @@ class EngineActor:
         """End the server and wait until it is gone."""
         await asyncio.to_thread(self._end)
 
+    def _spec(self, job: EngineJob, port: int) -> ServerSpec:
+        spec: ServerSpec = self._host.one("engine_server")(place=replace(job.place, port=port))
+        spec = replace(spec, start_timeout=job.patience or spec.start_timeout)
+        if job.url:
+            return replace(spec, argv=(), url=job.url.rstrip("/"))
+        if job.launch is None:
+            return spec
+        interpreter, *arguments = spec.argv
+        visible = {"CUDA_VISIBLE_DEVICES": job.launch.devices} if job.launch.devices else {}
+        return replace(
+            spec,
+            argv=(job.launch.python or interpreter, *arguments, *job.launch.server_args),
+            env={**spec.env, **visible},
+        )
+
     async def _wait_healthy(self, spec: ServerSpec) -> None:
         deadline = asyncio.get_running_loop().time() + spec.start_timeout
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
@@ -86,10 +137,11 @@ class EngineActor:
                     async with session.get(f"{spec.url}/health") as answer:
                         if answer.status == 200:
                             return
-                except (aiohttp.ClientError, TimeoutError):
+                except (aiohttp.ClientError, OSError, ValueError, TimeoutError):
                     pass
                 await asyncio.sleep(0.1)
-        raise EngineError(f"the engine's server at {spec.url} was not healthy within {spec.start_timeout:g} s:\n{self._tail(12)}")
+        tail = f":\n{self._tail(12)}" if spec.argv else ""
+        raise EngineError(f"the engine's server at {spec.url} was not healthy within {spec.start_timeout:g} s{tail}")
 
     def _end(self) -> None:
         if self._process is not None:

@@ -12,7 +12,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.plugins import PluginSpec
 from asyncrl.rollout.engine import EnginePlace
 from asyncrl.runtime.cluster import Cluster, ask
-from asyncrl.runtime.engine_actor import EngineActor, EngineAddress
+from asyncrl.runtime.engine_actor import EngineActor, EngineAddress, EngineJob
 
 STOP_SECONDS = 15.0
 
@@ -43,7 +43,7 @@ class EngineGroup:
             for index in range(len(self._actors))
         ]
         started = [
-            ask(actor.start.remote(place), f"engine {place.index}", timeout)
+            ask(actor.start.remote(EngineJob(f"engine-{place.index}", place)), f"engine {place.index}", timeout)
             for actor, place in zip(self._actors, places, strict=True)
         ]
         return list(await asyncio.gather(*started))

@@ -33,7 +33,7 @@ def require_device(core: RunOptions, facts: RunFacts) -> None:
 def require_ports(core: RunOptions) -> None:
     """Refuse ports for the engines that another process has."""
     for index in range(core.num_engines if core.base_port else 0):
-        _require_port(core.host, core.base_port + index)
+        require_port(core.host, core.base_port + index, origin="base_port")
 
 
 def find_model(host: Host, facts: RunFacts) -> Path:
@@ -59,9 +59,14 @@ def read_vocab_size(model: Path) -> int:
         raise OptionError(f"{model / 'config.json'} says no vocab_size: {cause!r}", origin="model") from cause
 
 
+def model_bytes(model: Path) -> int:
+    """Return the size of a model's weights."""
+    return sum(path.stat().st_size for path in model.glob("*.safetensors"))
+
+
 def require_space(core: RunOptions, model: Path) -> None:
     """Refuse file systems that are too full for a publication and for the checkpoints that are kept."""
-    size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    size = model_bytes(model)
     if core.publish_method == "disk":
         if not Path(core.publish_dir).is_dir():
             raise OptionError(f"{core.publish_dir} is no directory", origin="publish_dir", remedy="name one that exists")
@@ -70,7 +75,8 @@ def require_space(core: RunOptions, model: Path) -> None:
     check_space(Path(core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
 
 
-def _require_port(host: str, port: int) -> None:
+def require_port(host: str, port: int, *, origin: str) -> None:
+    """Refuse a port that another process has."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -78,6 +84,6 @@ def _require_port(host: str, port: int) -> None:
         except OSError as cause:
             raise ResourceError(
                 f"port {port} on {host} can't be used: {cause.strerror}",
-                origin="base_port",
+                origin=origin,
                 remedy="choose another, or 0 for free ones",
             ) from cause

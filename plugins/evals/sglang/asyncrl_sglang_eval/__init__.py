@@ -1,0 +1,73 @@
+"""Evaluates on a server outside the cluster's placement: launched beside the controller, or running already."""
+
+from __future__ import annotations
+
+from asyncrl import (
+    Checkpoint,
+    EngineSet,
+    EvalPlugin,
+    EvalResult,
+    EvalSets,
+    Launch,
+    OptionError,
+    PluginOptions,
+    RunFacts,
+    hookimpl,
+)
+from pydantic import Field
+
+LAUNCH = ("devices", "port", "server_args", "python")
+
+
+class SGLangOptions(PluginOptions):
+    """Options of the external server. With `url` nothing is launched."""
+
+    url: tuple[str, ...] = Field((), description="Addresses of running servers to attach to, such as http://10.0.0.7:30000.")
+    devices: str = Field("", description="What CUDA_VISIBLE_DEVICES is for the launched server; empty leaves it alone.")
+    port: int = Field(0, ge=0, le=65535, description="Port of the launched server; 0 takes a free one.")
+    server_args: tuple[str, ...] = Field((), description="Arguments put behind the launched server's own.")
+    python: str = Field(
+        "", description="Interpreter that launches the server, such as that of another environment; empty is the engine's choice."
+    )
+    engine: str = Field("", description="Engine plugin whose server it is; empty is the run's own.")
+
+
+class SGLang(EvalPlugin):
+    """Loads each snapshot into its servers and evaluates there, while rollout and training go on."""
+
+    Options = SGLangOptions
+    options: SGLangOptions
+
+    @hookimpl
+    def check_run(self, run: RunFacts) -> None:
+        """Refuse what can't be meant: to launch and to attach, a URL that is none, one server twice."""
+        options = self.options
+        if not options.url:
+            return
+        if launch := [name for name in LAUNCH if getattr(options, name) != SGLangOptions.model_fields[name].default]:
+            raise OptionError(
+                f"url attaches to a server that runs already, {' and '.join(launch)} would launch one",
+                origin=", ".join(f"eval.{name}" for name in ("url", *launch)),
+                remedy="leave out either",
+            )
+        for url in options.url:
+            if not url.startswith(("http://", "https://")):
+                raise OptionError(f"{url!r} is no address of a server", origin="eval.url", remedy="such as http://10.0.0.7:30000")
+        if len({url.rstrip("/") for url in options.url}) < len(options.url):
+            raise OptionError("one server is named twice", origin="eval.url", remedy="name each once")
+
+    @hookimpl
+    def eval_engines(self, rollout: EngineSet) -> EngineSet:
+        """Attach, or launch one server with the rollout engines' options."""
+        options = self.options
+        if options.engine not in ("", rollout.engine):
+            rollout = EngineSet(options.engine, {"dtype": rollout.options["dtype"]}, 1)
+        if options.url:
+            return rollout.attached(options.url)
+        return rollout.launched(Launch(options.devices, options.port, options.server_args, options.python))
+
+    @hookimpl
+    async def evaluate_checkpoint(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
+        """Bring every server to the checkpoint and run every set."""
+        await sets.pin(checkpoint)
+        return await sets.run(sets.engines)
