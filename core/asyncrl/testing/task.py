@@ -153,6 +153,16 @@ class TaskSuite(OpenedTask):
             happened=f"the names are {names}",
             fix="name each set by one word",
         )
+        for one in first:
+            expect(
+                one.samples_per_prompt >= 1
+                and (one.samples_per_prompt == 1 or one.params.temperature > 0)
+                and math.isfinite(one.pass_reward),
+                promised="a set has at least one sample of each prompt, a temperature if it has several, and a number as pass_reward",
+                happened=f"{one.name!r} has {one.samples_per_prompt} samples of each prompt at temperature {one.params.temperature:g}, "
+                f"which pass with a reward of {one.pass_reward}",
+                fix="give EvalSet samples_per_prompt and params that fit together: greedy samples of one prompt are all alike",
+            )
         for one, other in zip(first, second, strict=True):
             ids = [prompt.prompt_id for prompt in one.prompts]
             expect(

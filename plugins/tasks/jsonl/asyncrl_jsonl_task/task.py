@@ -13,7 +13,6 @@ from asyncrl import (
     Prompt,
     RunFacts,
     Sample,
-    SamplingParams,
     Score,
     ScoringPool,
     Status,
@@ -61,9 +60,9 @@ class JsonLinesTask(Plugin):
             template_arguments=options.template_arguments,
             system_prompt=options.system_prompt,
         )
-        self._room = context_length(model) - self.run.max_new_tokens
+        self._context = context_length(model)
         (_, train), *evals = self._read_all()
-        self._rows = self._short_enough(train, "task.path")
+        self._rows = self._short_enough(train, "task.path", self.run.max_new_tokens)
         seed = self.run.seed if options.seed is None else options.seed
         self._order = Order(len(self._rows), seed, shuffle=options.shuffle)
         self._eval_sets = tuple(self._eval_set(name, rows) for name, rows in evals)
@@ -102,8 +101,8 @@ class JsonLinesTask(Plugin):
     def _read_all(self) -> Iterable[tuple[str, list[Row]]]:
         """The training rows under the name '', then those of each eval set."""
         yield "", read_rows(self.options.path, self._fields, "task.path")
-        for name, path in self.options.eval.items():
-            yield name, read_rows(path, self._fields, f"task.eval.{name}")
+        for name in self.options.eval:
+            yield name, read_rows(self.options.eval_set(name).path, self._fields, f"task.eval.{name}")
 
     def _refuse_chat(self, rows: list[Row], why: str) -> None:
         if self.options.system_prompt:
@@ -112,11 +111,11 @@ class JsonLinesTask(Plugin):
             if not isinstance(row.prompt, str):
                 raise OptionError(f"{row.source}: a list of messages needs a chat template, and {why}", origin="task.path")
 
-    def _short_enough(self, rows: list[Row], origin: str) -> list[Row]:
+    def _short_enough(self, rows: list[Row], origin: str, max_new_tokens: int) -> list[Row]:
         """The rows whose prompts are within `max_prompt_tokens`, or leave room for a completion in the model's context."""
         limit, name = self.options.max_prompt_tokens, "task.max_prompt_tokens"
         if limit is None:
-            limit, name = self._room, "what the model's context leaves beside max_new_tokens"
+            limit, name = self._context - max_new_tokens, "what the model's context leaves beside max_new_tokens"
             unclear = [row for row in rows if most_tokens(row) > limit]  # only these are tokenized before their turn
             if not unclear:
                 return rows
@@ -136,13 +135,11 @@ class JsonLinesTask(Plugin):
         return kept
 
     def _eval_set(self, name: str, rows: list[Row]) -> EvalSet:
-        options = self.options
-        kept = self._short_enough(rows, f"task.eval.{name}")
+        one = self.options.eval_set(name)
+        params = one.params(self.run.max_new_tokens)
+        kept = self._short_enough(rows, f"task.eval.{name}", params.max_new_tokens)[: one.limit]
         prompts = tuple(self._prompt(index, row) for index, row in enumerate(kept))
-        params = SamplingParams(
-            max_new_tokens=options.eval_max_new_tokens or self.run.max_new_tokens, temperature=options.eval_temperature
-        )
-        return EvalSet(name, prompts, params, options.eval_samples_per_prompt, self._text.completion)
+        return EvalSet(name, prompts, params, one.samples_per_prompt, self._text.completion, one.pass_reward)
 
     def _prompt(self, prompt_id: int, row: Row) -> Prompt:
         return Prompt(prompt_id, self._text.prompt_tokens(row), {"answer": row.answer}, row.source)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from asyncrl import DataError, OptionError, RunFacts
+from asyncrl.options import resolve
 from asyncrl_jsonl_task import JsonLinesOptions, JsonLinesTask
 from asyncrl_jsonl_task.order import Order
 from asyncrl_jsonl_task.rows import Fields, read_rows
@@ -114,6 +115,19 @@ def test_fields_are_named_by_options_and_a_byte_order_mark_is_no_fault(write: Wr
         ({"scorer": "math", "pattern": "x"}, "pattern is only for scorer regex, and scorer is math"),
         ({"system_prompt": "x", "chat_template": False}, "system_prompt needs chat_template"),
         ({"eval_samples_per_prompt": 4}, "eval_samples_per_prompt above 1 needs an eval_temperature above 0"),
+        (
+            {"eval": {"x": {"path": "x", "samples_per_prompt": 4}}},
+            "eval set 'x': 4 samples_per_prompt need a temperature above 0",
+        ),
+        (
+            {"eval": {"x": {"path": "x", "temperature": 0}}, "eval_temperature": 1.0, "eval_samples_per_prompt": 2},
+            "eval set 'x': 2 samples_per_prompt need a temperature above 0",
+        ),
+        ({"eval": {"x": {"temperature": 1}}}, "eval.x.table.path"),
+        ({"eval": {"x": {"path": "x", "temprature": 1}}}, "eval.x.table.temprature"),
+        ({"eval": {"x": {"path": "x", "limit": 0}}}, "greater than or equal to 1"),
+        ({"eval": {"x": {"path": "x", "top_k": 0}}}, "top_k 0 would leave no token"),
+        ({"eval": {"x": {"path": "x", "pass_reward": float("nan")}}}, "finite number"),
         ({"scoring_timeout": 0}, "greater than 0"),
         ({"eval": {"a/b": "x"}}, "pattern"),
         ({"promt_field": "x"}, "not permitted"),
@@ -126,7 +140,8 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 
 def test_options_survive_being_written_as_json() -> None:
-    options = JsonLinesOptions(path=Path("a"), eval={"x": Path("b")}, template_arguments={"enable_thinking": False})
+    sets = {"x": Path("b"), "y": {"path": "c", "temperature": 0.7, "samples_per_prompt": 8}}
+    options = JsonLinesOptions.model_validate({"path": "a", "eval": sets, "template_arguments": {"enable_thinking": False}})
     assert JsonLinesOptions.model_validate_json(options.model_dump_json(), strict=True) == options
 
 
@@ -144,6 +159,26 @@ def test_what_needs_a_chat_template_is_refused_without_one(write: Write, plain_m
     with pytest.raises(OptionError, match=r"^task\.system_prompt: a system prompt needs a chat template"):
         check(write(GOOD), plain, system_prompt="Be brief.")
     check(chat, RunFacts(4, 4, 16, 10, model=str(chat_model)), system_prompt="Be brief.")
+
+
+def test_the_files_of_eval_sets_are_found_beside_the_runs_file(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[task]\nname = "jsonl"\npath = "train.jsonl"\n[task.eval]\neasy = "easy.jsonl"\nhard = {path = "hard.jsonl", limit = 2}\n'
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    flags = ["--trainer.old-policy", "engine"]
+    (task,) = (one for one in resolve(file, flags).plugins if one.found.slot == "task")
+    assert isinstance(task.options, JsonLinesOptions)
+    assert [task.options.eval_set(name).path for name in ("easy", "hard")] == [tmp_path / "easy.jsonl", tmp_path / "hard.jsonl"]
+    flag = ["--task.eval", '{"hard": {"path": "hard.jsonl", "limit": 3}}']
+    (task,) = (one for one in resolve(file, [*flags, *flag]).plugins if one.found.slot == "task")
+    assert isinstance(task.options, JsonLinesOptions)
+    assert (task.options.eval_set("hard").path, task.options.eval_set("hard").limit) == (Path.cwd() / "hard.jsonl", 3)
+    with pytest.raises(OptionError, match=r"task\.eval: .*temprature"):
+        resolve(file, [*flags, "--task.eval", '{"hard": {"path": "hard.jsonl", "temprature": 3}}'])
 
 
 def test_it_has_no_model_of_its_own(tmp_path: Path) -> None:

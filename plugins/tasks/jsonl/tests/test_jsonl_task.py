@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from asyncrl import DataError, OptionError, Prompt, RunFacts, Sample, Score, Status, full_mask
+from asyncrl import DataError, OptionError, Prompt, RunFacts, Sample, SamplingParams, Score, Status, full_mask
 from asyncrl.errors import PluginFailed
 from asyncrl_jsonl_task import JsonLinesOptions, JsonLinesTask
 from transformers import AutoTokenizer
@@ -124,6 +124,26 @@ async def test_eval_sets_have_their_names_files_and_sampling(write: Write, plain
         assert (hard_set.params.temperature, hard_set.params.max_new_tokens, hard_set.samples_per_prompt) == (0.7, 5, 8)
     async with opened(train, plain_model) as task:
         assert task.eval_sets() == ()
+
+
+async def test_an_eval_set_may_have_settings_of_its_own_beside_the_common_ones(write: Write, plain_model: Path) -> None:
+    train = write({"prompt": "a", "answer": 0})
+    rows = write(*[{"prompt": letter, "answer": 1} for letter in "bcdef"], name="rows.jsonl")
+    own = {"path": rows, "temperature": 0.7, "samples_per_prompt": 8, "limit": 3, "pass_reward": 0.5, "top_p": 0.9}
+    options: dict[str, Any] = {"eval": {"greedy": rows, "sampled": own}, "eval_top_k": 20, "eval_max_new_tokens": 5}
+    async with opened(train, plain_model, **options) as task:
+        greedy, sampled = task.eval_sets()
+    assert (greedy.params, greedy.samples_per_prompt, len(greedy.prompts)) == (SamplingParams(5, 0.0, 1.0, 20), 1, 5)
+    assert (sampled.params, sampled.samples_per_prompt, sampled.pass_reward) == (SamplingParams(5, 0.7, 0.9, 20), 8, 0.5)
+    assert [prompt.source for prompt in sampled.prompts] == ["rows.jsonl:1", "rows.jsonl:2", "rows.jsonl:3"]
+
+
+async def test_a_set_with_more_tokens_has_less_room_for_its_prompts(write: Write, plain_model: Path) -> None:
+    train = write({"prompt": "short", "answer": 0})
+    rows = write({"prompt": "x" * 3000, "answer": 0}, name="rows.jsonl")
+    with pytest.raises(DataError, match=r"^task\.eval\.long: rows\.jsonl:1: the prompt has 3000 tokens"):
+        async with opened(train, plain_model, eval={"short": rows, "long": {"path": rows, "max_new_tokens": 2000}}):
+            pass
 
 
 async def test_exact_is_the_whole_completion_and_nothing_hidden(write: Write, plain_model: Path) -> None:

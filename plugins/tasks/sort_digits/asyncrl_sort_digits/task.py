@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from asyncrl_sort_digits.model_cache import Recipe, model_directory
 from asyncrl_sort_digits.problems import HELD_OUT, TOKEN_OF, Problems, answer_tokens, prompt_tokens, readable
 
 EVAL_SET = "held-out"
+SAMPLED_SET = "held-out-sampled"
+"""The same prompts, several samples each."""
 
 
 class SortDigitsOptions(PluginOptions):
@@ -22,6 +25,10 @@ class SortDigitsOptions(PluginOptions):
     min_digits: int = Field(3, ge=3, le=16, description="Fewest digits of a prompt.")
     max_digits: int = Field(5, ge=3, le=16, description="Most digits of a prompt.")
     num_eval: int = Field(HELD_OUT, ge=1, le=HELD_OUT, description="Held-out prompts that an evaluation uses; never trained on.")
+    eval_samples_per_prompt: int = Field(
+        1, ge=1, description="Above 1, evaluations have a second set: the held-out prompts, each sampled so often."
+    )
+    eval_temperature: float = Field(1.0, gt=0, description="Temperature of that second set; the first one is greedy.")
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> SortDigitsOptions:
@@ -41,6 +48,7 @@ class SortDigits(Plugin):
         self._problems = Problems(options.min_digits, options.max_digits)
         self._num_eval = options.num_eval
         self._longest_answer = options.max_digits + 1
+        self._eval_samples, self._eval_temperature = options.eval_samples_per_prompt, options.eval_temperature
         self._held_out: list[str] = []
         self._never_trained: frozenset[str] = frozenset()
 
@@ -82,7 +90,11 @@ class SortDigits(Plugin):
         prompts = tuple(self._prompt(index, digits) for index, digits in enumerate(self._held_out[: self._num_eval]))
         # One token more than the longest answer, so that a model which does not stop is seen not to.
         params = SamplingParams(max_new_tokens=self._longest_answer + 1, temperature=0.0)
-        return (EvalSet(EVAL_SET, prompts, params, text=readable),)
+        greedy = EvalSet(EVAL_SET, prompts, params, text=readable)
+        if self._eval_samples == 1:
+            return (greedy,)
+        sampled = replace(params, temperature=self._eval_temperature)
+        return (greedy, EvalSet(SAMPLED_SET, prompts, sampled, self._eval_samples, readable))
 
     def _prompt(self, prompt_id: int, digits: str) -> Prompt:
         data = {"digits": digits, "answer": "".join(sorted(digits))}

@@ -82,6 +82,13 @@ def test_an_evaluation_is_greedy_and_a_smaller_one_is_a_part_of_the_larger(model
     assert [prompt.source for prompt in small.prompts] == [prompt.source for prompt in large.prompts[:10]]
 
 
+def test_samples_of_the_held_out_prompts_are_a_set_of_their_own_beside_the_greedy_one(model: Path) -> None:
+    greedy, sampled = opened(model, num_eval=10, eval_samples_per_prompt=8).eval_sets()
+    assert (greedy.name, greedy.samples_per_prompt, greedy.params.temperature) == ("held-out", 1, 0.0)
+    assert (sampled.name, sampled.samples_per_prompt, sampled.params.temperature) == ("held-out-sampled", 8, 1.0)
+    assert greedy.prompts == sampled.prompts
+
+
 def test_even_three_digits_leave_something_to_train_on(model: Path) -> None:
     task = opened(model, min_digits=3, max_digits=3)
     held_out = {prompt.source for prompt in task.eval_sets()[0].prompts}
