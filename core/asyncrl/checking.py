@@ -6,13 +6,26 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import AsyncrlError, OptionError, PluginLoadError
-from asyncrl.fields import can_be_none, from_text, has_empty_path, how_to_write, is_secret, is_switch, plain, rebase, words
+from asyncrl.fields import (
+    can_be_none,
+    from_text,
+    has_empty_path,
+    how_to_write,
+    is_secret,
+    is_switch,
+    plain,
+    rebase,
+    table_value,
+    table_values,
+    words,
+)
 from asyncrl.hook_checks import place_of
 from asyncrl.plugins import load_error
 from asyncrl.run_file import Given
@@ -41,6 +54,7 @@ def build(
     """
     prefix = f"{key}." if key else ""
     values = {}
+    given = _in_tables(given, kind, prefix, origins)
     for option, one in given.items():
         info = kind.model_fields.get(option)
         if info is None:
@@ -50,7 +64,8 @@ def build(
                 remedy = f"{' and '.join(map(repr, having))} would have it; this one{others.removeprefix('it')}"
             else:
                 remedy = hint(prefix + option, candidates, "--" if one.text else "", otherwise=others)
-            raise OptionError(f"{what} has no option {option!r}", origin=one.origin, remedy=remedy)
+            wrong = "there is no such option" if "." in option else f"{what} has no option {option!r}"
+            raise OptionError(wrong, origin=one.origin, remedy=remedy)
         origins[prefix + option] = one.origin
         value = one.value
         if one.text:
@@ -91,6 +106,22 @@ def _unreadable(kind: type[BaseModel], model: BaseModel, cause: Exception) -> st
         return f"written as JSON they are not read again: {said_by(cause)}"
     value = type(getattr(model, option)).__name__
     return f"the option {option!r}, of type {value}, is written as JSON and not read again: it wants {words(kind.model_fields[option])}"
+
+
+def _in_tables(given: Mapping[str, Given], kind: type[BaseModel], prefix: str, origins: dict[str, str]) -> dict[str, Given]:
+    """Put flags that name one key of a table, as in ``--eval.engine.threads 2``, over what the table says otherwise."""
+    tables = {name: info for name, info in kind.model_fields.items() if table_values(info) is not None}
+    inside = {name: one for name, one in given.items() if "." in name and name.partition(".")[0] in tables}
+    found = {name: one for name, one in given.items() if name not in inside}
+    for name, one in inside.items():
+        option, _, key = name.partition(".")
+        table = found.get(option, replace(one, value={}, text=False))
+        whole = _flag_value(option, table, kind) if table.text else table.value
+        if isinstance(whole, dict):  # else it is told what is wrong with the table
+            value = one.value[-1] if isinstance(one.value[-1], bool) else table_value(tables[option], one.value)
+            found[option] = replace(table, value={**whole, key: value}, text=False)
+            origins[prefix + name] = one.origin
+    return found
 
 
 def _flag_value(option: str, one: Given, kind: type[BaseModel]) -> Any:

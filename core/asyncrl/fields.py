@@ -147,7 +147,8 @@ def from_text(info: FieldInfo, texts: list[str]) -> Any:
         candidates += [[item for value in read for item in (value if isinstance(value, list) else [value])], read]
     if kind == "dict" and all(map(_is_pair, texts)):
         pairs = [bit.split("=", 1) for bit in texts]
-        candidates += [dict(pairs), {key: (_as_json(value) or [value])[0] for key, value in pairs}]
+        read_pairs = {key: (_as_json(value) or [value])[0] for key, value in pairs}
+        candidates += [read_pairs] if table_values(info) is Any else [dict(pairs), read_pairs]
     checked: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(checked)
     best = text
@@ -159,6 +160,20 @@ def from_text(info: FieldInfo, texts: list[str]) -> Any:
             if not error.errors()[0]["type"].endswith("_type"):  # right type, wrong value: the best one to complain about
                 best = candidate
     return best
+
+
+def table_values(info: FieldInfo) -> Any:
+    """Return the type of a table's values; None for an option that is no table."""
+    if _collection(info.annotation) != "dict":
+        return None
+    _, arguments = _parts(info.annotation)
+    return arguments[-1] if len(arguments) == 2 else Any
+
+
+def table_value(info: FieldInfo, texts: list[str]) -> Any:
+    """Return the JSON value that texts mean for one key of a table."""
+    kind = table_values(info)
+    return (_as_json(texts[-1]) or texts[-1:])[0] if kind is Any else from_text(FieldInfo(annotation=kind), texts)
 
 
 def how_to_write(info: FieldInfo, text: str) -> str:

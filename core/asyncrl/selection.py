@@ -45,7 +45,7 @@ def sort_flags(flags: Iterable[Flag], base: Path) -> SortedFlags:
         elif slot == SIMULATE and rest:
             table, option = sorted_.simulate, rest.replace("-", "_")
         elif slot in SLOTS and rest:
-            name, _, option = rest.rpartition(".")
+            name, _, option = rest.rpartition(".") if SLOTS[slot].many else ("", "", rest)
             table = sorted_.plugins.setdefault(f"{slot}.{name}" if name else slot, {})
             option = option.replace("-", "_")
         else:
@@ -130,6 +130,9 @@ def refuse_strays(
             raise OptionError("there is no such table", origin=given.origin, remedy=f"did you mean [{near[0]}]?")
         raise OptionError("there is no such option", origin=given.origin, remedy=hint(name, options, "", otherwise=otherwise))
     for flag in flags.unknown:
+        if flag.name in (SIMULATE, f"{SIMULATE}."):
+            remedy = f"write --{SIMULATE}.OPTION VALUE, as in --{SIMULATE}.steps 3; asyncrl simulate --help lists the options"
+            raise OptionError("which option of the simulation?", origin=flag.shown, remedy=remedy)
         remedy = hint(flag.name, [*options, *own], "--", otherwise=otherwise)
         raise OptionError("there is no such option", origin=flag.shown, remedy=remedy)
     active = [option_key(found) for _, found, _ in kinds]
