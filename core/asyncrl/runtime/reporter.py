@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from asyncrl.authoring import Plugin
@@ -19,10 +21,11 @@ from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import PoolMetrics
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.recorder import Recorded
+from asyncrl.runtime.rollout_actor import Progress
 from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.interfaces import StepReport
-from asyncrl.training.loop import StepTimes
+from asyncrl.training.loop import StepTimes, Trained
 from asyncrl.training.metrics import EvalMetrics, RunMetrics
 from asyncrl.training.publication import PublicationMetrics, Publisher
 
@@ -52,6 +55,8 @@ class Reporter:
     Args:
         host: the controller's plugins.
         trainer: prefix of the trainer plugin's metrics, such as ``trainer/fsdp``.
+        totals: of a run that goes on, what they were at its checkpoint.
+        seconds: for which the run has run already.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Reporter:
         publisher: Publisher,
         totals: Totals,
         trainer: str,
+        seconds: float = 0.0,
     ) -> None:
         self._host = host
         self._registry = registry
@@ -73,10 +79,12 @@ class Reporter:
         self._trainer = trainer
         self._run = RunMetrics("run")
         self._eval = EvalMetrics("eval")
-        self._started = time.monotonic()
-        self._tokens_before = 0
-        self._paused_before = 0.0
-        self._engines_before = 0.0
+        self._unwritten: deque[EvalRecord] = deque()
+        self._started = time.monotonic() - seconds
+        self._earlier = replace(totals)
+        self._tokens_before = totals.tokens_generated
+        self._paused_before = totals.paused
+        self._engines_before = totals.engines_while_training
         self._version = publisher.version
         self._tracing = True
 
@@ -86,23 +94,49 @@ class Reporter:
             await asyncio.sleep(POLL_SECONDS)
             await self.poll()
 
+    @property
+    def seconds(self) -> float:
+        """For which the run has run, over all its lives."""
+        return time.monotonic() - self._started
+
     async def poll(self) -> None:
-        progress = await self._rollout.progress()
+        self.fold(await self._rollout.progress())
+
+    def fold(self, progress: Progress) -> None:
+        """Take in what the rollout actor had to tell."""
         for level, line in progress.messages:
             log.log(level, "%s", line)
         for delta in [*progress.deltas, *self._host.drain()]:
             self._registry.add(delta)
         self._trace(progress.finished)
-        self._totals.paused = progress.paused_seconds
-        self._totals.engines = progress.engine_busy_seconds
+        self._totals.paused = self._earlier.paused + progress.paused_seconds
+        self._totals.engines = self._earlier.engines + progress.engine_busy_seconds
         self._totals.tokens_generated = progress.tokens_generated
         self._totals.books = progress.books
 
     async def last_poll(self) -> None:
         """Fetch what is left, whatever ends the run."""
+        self._write_evals()
         with contextlib.suppress(AsyncrlError, TimeoutError):
             async with asyncio.timeout(LAST_POLL_SECONDS):
                 await self.poll()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as JSON: totals and metrics so far."""
+        return {"totals": asdict(self._totals), "metrics": self._registry.state(), "seconds": self.seconds}
+
+    async def go_on(self, state: dict[str, Any], trained: Trained, *, reported: bool) -> None:
+        """Go on from a former `state`, which was taken when `trained` was not reported yet; report it unless it was afterwards."""
+        self._registry.restore(state["metrics"])
+        await self.poll()
+        self._tokens_before = self._totals.tokens_generated
+        self._totals.publications += trained.published == trained.step
+        if not reported:
+            await self.step(trained.step, trained.report, trained.times)
+            return
+        self._totals.add_step(trained.times, trained.report.busy_seconds)
+        for axis in (Axis.TRAIN_STEP, Axis.WEIGHT_VERSION, Axis.WALL_SECONDS):
+            self._registry.take(axis)
 
     async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
         """Log one finished step."""
@@ -111,9 +145,7 @@ class Reporter:
         engines_busy = self._totals.engines_while_training - self._engines_before
         self._tokens_before, self._engines_before = self._totals.tokens_generated, self._totals.engines_while_training
         self._totals.add_step(times, report.busy_seconds)
-        with contextlib.suppress(OSError):
-            self._directory.add_step(step, times, self._totals.paused - self._paused_before)
-        self._paused_before = self._totals.paused
+        paused, self._paused_before = self._totals.paused - self._paused_before, self._totals.paused
         seconds = max(times.total - times.evaluation, 1e-9)
         if self._publisher.version != self._version:
             self._totals.publications += 1
@@ -129,14 +161,16 @@ class Reporter:
         run.engine_tokens_per_second.set(tokens / max(times.total, 1e-9))
         run.engine_occupancy.set(min(1.0, engines_busy / seconds))
         run.weight_version.set(self._version)
-        run.loop_seconds.set(time.monotonic() - self._started)
+        run.loop_seconds.set(self.seconds)
         self._registry.add(run.drain())
         self._registry.add(self._publisher.metrics.drain())
         self._registry.add(self._trainer_delta(report))
         self._host.observe("on_step", step=step, report=report)
         self._log(Axis.TRAIN_STEP, step)
         self._log(Axis.WEIGHT_VERSION, self._version)
-        self._log(Axis.WALL_SECONDS, round(time.monotonic() - self._started, 3))
+        self._log(Axis.WALL_SECONDS, round(self.seconds, 3))
+        with contextlib.suppress(OSError):  # at last: its line says that the step was reported
+            self._directory.add_step(step, times, paused)
 
     def evaluated(self, record: EvalRecord) -> None:
         """Log one settled eval point."""
@@ -157,11 +191,22 @@ class Reporter:
         self._eval.duration_seconds.set(record.duration_seconds)
         self._eval.export_seconds.set(record.export_seconds)
         self._registry.add(self._eval.drain())
-        with contextlib.suppress(OSError):  # a full disk costs the file, never the run
-            self._directory.add_eval(record)
+        self._unwritten.append(record)
+        self._write_evals()
         self._host.observe("log_eval", record=record)
         self._host.observe("on_eval", record=record)
         self._log(Axis.EVAL_STEP, record.step)
+
+    def _write_evals(self) -> None:
+        """Append what has no line yet: a disk that is full for a while costs no point."""
+        with contextlib.suppress(OSError):
+            while self._unwritten:
+                record = self._unwritten.popleft()
+                try:
+                    self._directory.add_eval(record)
+                except OSError:
+                    self._unwritten.appendleft(record)
+                    raise
 
     def _trace(self, finished: Sequence[Recorded]) -> None:
         """Append to the trace; after the first failure it is left as it is, without a hole in it."""

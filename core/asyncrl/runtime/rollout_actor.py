@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections import deque
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,10 @@ from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient, make_session
 from asyncrl.rollout.pool import EnginePool
+from asyncrl.rollout.saved_groups import Arrays, pack, unpack
 from asyncrl.rollout.service import RolloutService
 from asyncrl.rollout.weights import EngineWeights
+from asyncrl.runtime.collector import collect
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.recorder import Recorded, Recorder
 
@@ -29,7 +30,7 @@ ENGINES_LOST_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class RolloutSetup:
-    """Everything the actor needs to open."""
+    """Everything the actor needs to open. `version` is what the engines serve at first; `recorded` are groups in the trace already."""
 
     model: Path
     vocab_size: int
@@ -41,6 +42,8 @@ class RolloutSetup:
     evaluates: bool
     eval_sets: tuple[str, ...]
     eval_samples: int
+    version: int = 0
+    recorded: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,24 +59,12 @@ class Progress:
     books: dict[str, Any]
 
 
-class _Collector(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: deque[tuple[int, str]] = deque(maxlen=1000)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((record.levelno, record.getMessage()))
-
-
 class RolloutActor:
     """An asyncio Ray actor around `RolloutService`."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._facts = facts
-        self._messages = _Collector()
-        logger = logging.getLogger("asyncrl")
-        logger.addHandler(self._messages)
-        logger.setLevel(logging.INFO)
+        self._messages = collect()
         self._host = build_host(specs, facts, slots=PROCESSES["rollout"])
 
     async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
@@ -87,20 +78,33 @@ class RolloutActor:
                 vocab_size=setup.vocab_size,
                 request_timeout=setup.request_timeout,
                 update_timeout=setup.publish_timeout,
+                version=setup.version,
             )
             for address in addresses
         ]
         self._pool = EnginePool(self._engines, lost_timeout=ENGINES_LOST_SECONDS, warn_interval=setup.wait_warning)
         self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
-        self._recorder = Recorder(self._facts, setup.trace_groups)
+        self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded)
         self._eval_samples = setup.eval_samples
         self._host = self._recorder.observing(self._host)
-        self._host.one("task_open")(model=setup.model)
-        self._eval_sets = chosen_sets(self._host, setup.eval_sets, needed=setup.evaluates)
         self._service = RolloutService(
             self._host, self._pool, self._facts, on_unused=setup.on_unused, wait_warning=setup.wait_warning
         )
+        if setup.version:
+            await asyncio.gather(*(engine.set_version_label(setup.version) for engine in self._engines))
+        self._host.one("task_open")(model=setup.model)
+        self._eval_sets = chosen_sets(self._host, setup.eval_sets, needed=setup.evaluates)
         return [await engine.digest() for engine in self._engines]
+
+    async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
+        """Go on from what `saved` returned in a former life of the run; before `start`."""
+        ask = self._host.one("train_prompt")
+        self._service.restore(unpack(saved, arrays, lambda position: ask(position=position)))
+
+    async def saved(self) -> tuple[dict[str, Any], Arrays, Progress]:
+        """Return what a resumed run needs, as JSON and arrays, and the progress of the same moment."""
+        saved, arrays = pack(self._service.state())
+        return saved | {"recorded": self._recorder.recorded}, arrays, await self.progress()
 
     async def start(self) -> None:
         """Begin to generate."""
@@ -148,19 +152,15 @@ class RolloutActor:
 
     async def progress(self) -> Progress:
         """Take what happened since the last call. Cheap."""
-        messages = [self._messages.lines.popleft() for _ in range(len(self._messages.lines))]
         return Progress(
             deltas=[*self._service.drain_metrics(), self._pool.metrics.drain()],
-            messages=messages,
+            messages=self._messages.take(),
             finished=self._recorder.take(),
             engine_busy_seconds=sum(engine.busy_seconds for engine in self._engines) / len(self._engines),
             paused_seconds=self._recorder.paused_seconds,
             tokens_generated=self._service.tokens_generated,
             books=self._service.books(),
         )
-
-    async def ledger_state(self) -> Any:
-        return self._service.ledger.state()
 
     async def close(self, outcome: str) -> dict[str, Any]:
         """Stop the producer, close task and connections; return the final books."""

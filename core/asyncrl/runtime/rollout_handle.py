@@ -13,6 +13,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.plugins import PluginSpec
 from asyncrl.rollout.engine import PauseMode
+from asyncrl.rollout.saved_groups import Arrays
 from asyncrl.runtime.cluster import ask
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.rollout_actor import Progress, RolloutActor, RolloutSetup
@@ -73,8 +74,11 @@ class RolloutHandle:
     async def progress(self) -> Progress:
         return await ask(self._actor.progress.remote(), WHO)
 
-    async def ledger_state(self) -> Any:
-        return await ask(self._actor.ledger_state.remote(), WHO)
+    async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
+        await ask(self._actor.restore.remote(saved, arrays), WHO)
+
+    async def saved(self) -> tuple[dict[str, Any], Arrays, Progress]:
+        return await ask(self._actor.saved.remote(), WHO)
 
     async def close(self, outcome: str) -> dict[str, Any]:
         """Stop generating and return the final books; the actor is ended in any case."""

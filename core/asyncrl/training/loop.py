@@ -33,9 +33,16 @@ class Evals(Protocol):
 
     async def after_step(self, step: int, version: int, *, lag_steps: int, last: bool) -> None: ...
 
+    async def resumed(self, step: int, version: int, *, last: bool) -> None: ...
+
+    async def settle(self) -> None: ...
+
 
 class Checkpoints(Protocol):
     async def after_step(self, step: int, *, last: bool) -> None: ...
+
+
+PARTS = ("wait", "train", "publish", "checkpoint", "evaluation")
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,25 @@ class Stop:
     requested: bool = False
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A step as far as it has come; with `published`, the last step after which the weights were published."""
+
+    step: int
+    report: StepReport
+    times: StepTimes
+    published: int
+
+
 class TrainingLoop:
     """Train `steps` batches.
 
     Args:
         on_step: told of each finished step, after what was due has run.
+        done: steps that were trained before, of a run that goes on. Its present weights are published.
+
+    Attributes:
+        trained: the step that was trained last, for who saves it before it is finished.
     """
 
     def __init__(
@@ -76,7 +97,10 @@ class TrainingLoop:
         checkpoints: Checkpoints,
         on_step: Callable[[int, StepReport, StepTimes], Awaitable[None]],
         stop: Stop,
+        done: int = 0,
     ) -> None:
+        self.trained: Trained | None = None
+        self._done = done
         self._steps = steps
         self._publish_interval = publish_interval
         self._rollout = rollout
@@ -89,9 +113,12 @@ class TrainingLoop:
 
     async def run(self) -> int:
         """Return the number of steps trained: all of them, or fewer after a stop was asked for."""
-        await self._evals.before_training(self._publisher.version)
-        update_norm, published = 0.0, 0
-        for step in range(1, self._steps + 1):
+        if not self._done:
+            await self._evals.before_training(self._publisher.version)
+        else:
+            await self._evals.resumed(self._done, self._publisher.version, last=self._done == self._steps)
+        update_norm, published, step = 0.0, self._done, self._done
+        for step in range(self._done + 1, self._steps + 1):
             clock = _Stopwatch()
             batch = await self._rollout.take_batch(self._publisher.version, step)
             clock.lap("wait")
@@ -104,14 +131,16 @@ class TrainingLoop:
                 await self._publisher.publish(update_norm)
                 update_norm, published = 0.0, step
             clock.lap("publish")
+            self.trained = Trained(step, report, clock.times(), published)
             await self._checkpoints.after_step(step, last=last)
             clock.lap("checkpoint")
             await self._evals.after_step(step, self._publisher.version, lag_steps=step - published, last=last)
             clock.lap("evaluation")
             await self._on_step(step, report, clock.times())
             if last:
-                return step
-        return self._steps
+                break
+        await self._evals.settle()
+        return step
 
 
 class _Stopwatch:
@@ -125,4 +154,4 @@ class _Stopwatch:
         self._last = now
 
     def times(self) -> StepTimes:
-        return StepTimes(total=self._last - self._start, **self._laps)
+        return StepTimes(**{part: self._laps.get(part, 0.0) for part in PARTS}, total=self._last - self._start)

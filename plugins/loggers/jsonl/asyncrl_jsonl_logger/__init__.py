@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import BinaryIO
 
 import orjson
-from asyncrl import MetricRecord, Plugin, RunHeader, hookimpl
+from asyncrl import Axis, MetricRecord, Plugin, RunHeader, hookimpl
 
 FILE_NAME = "metrics.jsonl"
 
@@ -14,14 +15,17 @@ class JsonLines(Plugin):
     """A line is `{"axis": …, "step": …, "time": …, "values": {…}}`; a value that is not finite is `null`.
 
     Each line is flushed as it is written, so that a killed run keeps all but the line being written. A directory that has the file
-    already (a resumed run) is appended to.
+    already (a resumed run) is appended to, after what the run goes on from.
     """
 
     _file: BinaryIO | None = None
 
     @hookimpl
     def log_start(self, header: RunHeader) -> None:
-        self._file = (header.directory / FILE_NAME).open("ab")
+        path = header.directory / FILE_NAME
+        if path.exists():
+            keep_until(path, header.resumed_step)
+        self._file = path.open("ab")
 
     @hookimpl
     def log_metrics(self, record: MetricRecord) -> None:
@@ -36,3 +40,16 @@ class JsonLines(Plugin):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def keep_until(path: Path, step: int) -> None:
+    """Drop what comes after a train step, and the eval points that belong to later ones. A half-written last line goes too."""
+    growing, last = path.with_name(f".{path.name}"), 0.0
+    with path.open("rb") as lines, growing.open("wb") as kept:
+        for text in lines:
+            line = orjson.loads(text) if text.endswith(b"\n") else {"axis": None, "step": step + 1}
+            if line["axis"] == Axis.TRAIN_STEP:
+                last = line["step"]
+            if (line["step"] if line["axis"] in (Axis.EVAL_STEP, None) else last) <= step:
+                kept.write(text)
+    growing.replace(path)

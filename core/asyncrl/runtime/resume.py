@@ -1,0 +1,156 @@
+"""What a run goes on from: its checkpoint, and whether what is asked for now fits what was trained until then."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from asyncrl.errors import OptionError, RunDirectoryError
+from asyncrl.options import RunConfig
+from asyncrl.plugins import normalized
+from asyncrl.runtime.directory import RunDirectory
+from asyncrl.training.interfaces import StepReport
+from asyncrl.training.loop import StepTimes, Trained
+from asyncrl.training.stored import Stored, steps_in
+
+log = logging.getLogger("asyncrl")
+
+FIXED = ("model", "seed", "batch_size", "group_size", "temperature", "top_p", "top_k", "max_new_tokens", "dtype")
+"""Core's options that say what is trained on what. All others may change."""
+FIXED_SLOTS = ("task", "producer")
+"""Slots whose options say the same."""
+STATEFUL_SLOTS = ("task", "producer", "scheduler", "buffer", "filters", "staleness", "trainer")
+"""Slots whose plugins made what a checkpoint holds; the others may be filled otherwise."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """A run that goes on from a checkpoint, its directory locked."""
+
+    directory: RunDirectory
+    stored: Stored
+
+    @property
+    def step(self) -> int:
+        return self.stored.step
+
+    @cached_property
+    def trained(self) -> Trained:
+        """The checkpoint's step, which may not have been reported when it was written."""
+        saved = self.stored.run["trained"]
+        report = dict(saved["report"])
+        report["by_age"] = {name: {int(age): value for age, value in ages.items()} for name, ages in report["by_age"].items()}
+        return Trained(saved["step"], StepReport(**report), StepTimes(**saved["times"]), saved["published"])
+
+    @property
+    def version(self) -> int:
+        """Weight version of the checkpoint's weights: where they were not published, going on with them is a publication."""
+        return int(self.stored.run["version"]) + (self.trained.published != self.step)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Totals and metrics."""
+        report: dict[str, Any] = self.stored.run["report"]
+        return report
+
+    @cached_property
+    def reported(self) -> bool:
+        """Whether the checkpoint's step was reported before the run ended."""
+        return any(line["step"] == self.step for line in self.directory.lines("steps.jsonl"))
+
+    @property
+    def kept_step(self) -> int:
+        """Last step of which loggers keep what they have."""
+        return self.step if self.reported else self.step - 1
+
+    def rollout(self) -> dict[str, Any]:
+        """Return the rollout side's state with the version that is served now."""
+        saved = dict(self.stored.run["rollout"])
+        return saved | {"ledger": saved["ledger"] | {"version": self.version}}
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse what does not fit.
+
+        Raises:
+            RunDirectoryError: the checkpoint was made by other plugins, or other versions of them.
+            OptionError: an option would change what the run means; both values are named.
+        """
+        _same_plugins(self.stored, config)
+        _same_meaning(self.stored, config)
+        if config.core.steps < self.step:
+            raise OptionError(
+                f"steps = {config.core.steps}, but the checkpoint has {self.step} already",
+                origin=config.origins.get("steps", "steps"),
+                remedy="ask for more, or for an earlier checkpoint with --from",
+            )
+
+    def clear(self) -> None:
+        """Take back what the run did after the checkpoint: lines of its files, and later checkpoints."""
+        reported = self.reported  # looked up before the files are cut
+        self.directory.cut(self.step if reported else self.step - 1, self.stored.run["rollout"]["recorded"])
+        checkpoints = self.directory.checkpoints
+        for step in steps_in(checkpoints):
+            if step > self.step:
+                log.info("checkpoint step-%d is removed: the run goes on from step-%d", step, self.step)
+                shutil.rmtree(checkpoints / f"step-{step}")
+        for growing in checkpoints.glob(".step-*.partial"):
+            shutil.rmtree(growing, ignore_errors=True)
+
+
+def saved_identity(config: RunConfig) -> dict[str, Any]:
+    """Return what a checkpoint says of the run that made it: the plugins that shaped it, and the options that must stay."""
+    plugins = [
+        {"slot": spec.slot, "name": spec.name, "distribution": spec.distribution, "version": spec.version}
+        for spec in config.specs
+        if spec.slot in STATEFUL_SLOTS
+    ]
+    return {"plugins": plugins, "options": _meaning(config)}
+
+
+def saved_step(trained: Trained) -> dict[str, Any]:
+    """Return a step as JSON."""
+    report = asdict(trained.report)
+    return {"step": trained.step, "published": trained.published, "report": report, "times": asdict(trained.times)}
+
+
+def _meaning(config: RunConfig) -> dict[str, Any]:
+    """Return the options that must stay as they are, by their names in file and flags."""
+    tree = config.to_dict()
+    fixed = {name: tree[name] for name in FIXED}
+    for slot in FIXED_SLOTS:
+        fixed |= {f"{slot}.{option}": value for option, value in tree[slot].items() if option != "name"}
+    return fixed
+
+
+def _same_plugins(stored: Stored, config: RunConfig) -> None:
+    then = {_named(plugin) for plugin in stored.run["plugins"]}
+    now = {_named(vars(spec)) for spec in config.specs if spec.slot in STATEFUL_SLOTS}
+    if then != now:
+        raise RunDirectoryError(
+            f"the checkpoint {stored.directory.name} was made with {_listed(then - now)}, and this run has {_listed(now - then)}",
+            origin=str(stored.directory),
+            remedy="select and install what made it",
+        )
+
+
+def _same_meaning(stored: Stored, config: RunConfig) -> None:
+    then: Mapping[str, Any] = stored.run["options"]
+    for option, value in _meaning(config).items():
+        if option in then and then[option] != value:
+            raise OptionError(
+                f"the run was started with {option} = {then[option]!r}, and {value!r} would make it another run",
+                origin=config.origins.get(option, option),
+                remedy="leave it out, or start a new run",
+            )
+
+
+def _named(plugin: Mapping[str, str]) -> str:
+    return f"{plugin['slot']} plugin {plugin['name']!r} ({normalized(plugin['distribution'])} {plugin['version']})"
+
+
+def _listed(plugins: set[str]) -> str:
+    return ", ".join(sorted(plugins)) or "none in its place"
