@@ -18,6 +18,8 @@ from asyncrl.runtime.lock import RunLock
 from asyncrl.runtime.recorder import Recorded
 from asyncrl.training.loop import StepTimes
 
+SUMMARY = "summary.json"
+
 
 def run_name(name: str, file: Path | None) -> str:
     """Return the run's name: `--name`, or the file's name and the time."""
@@ -108,6 +110,15 @@ class RunDirectory:
         self._keep("steps.jsonl", lambda number, line: line["step"] <= step)
         self._keep("evals.jsonl", lambda number, line: line["step"] <= step)
         self._keep("trace.jsonl", lambda number, line: number < traced)
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def completed(self, step: int) -> bool:
+        """Whether the run came to its end with this step."""
+        try:
+            summary = json.loads((self.path / SUMMARY).read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(summary, dict) and (summary.get("outcome"), summary.get("steps")) == ("completed", step)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of a file; one that a killed run left half-written is no line."""
@@ -132,7 +143,7 @@ class RunDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (self.path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
     def _append(self, name: str, lines: str) -> None:
         """Append whole lines to a file, all or none. Raises OSError for a full disk."""

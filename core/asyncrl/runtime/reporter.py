@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -125,9 +125,18 @@ class Reporter:
         """Return what a resumed run needs, as JSON: totals and metrics so far."""
         return {"totals": asdict(self._totals), "metrics": self._registry.state(), "seconds": self.seconds}
 
-    async def go_on(self, state: dict[str, Any], trained: Trained, *, reported: bool) -> None:
-        """Go on from a former `state`, which was taken when `trained` was not reported yet; report it unless it was afterwards."""
+    async def go_on(self, state: dict[str, Any], trained: Trained, evals: Sequence[Mapping[str, Any]], *, reported: bool) -> None:
+        """Go on from a former `state`, which was taken when `trained` was not reported yet; report it unless it was afterwards.
+
+        Args:
+            evals: lines of `evals.jsonl`.
+        """
         self._registry.restore(state["metrics"])
+        self._totals.evals.clear()
+        self._totals.evaluations = sum(line["step"] > 0 for line in evals)
+        for line in evals:
+            for name, one in line["sets"].items():
+                self._totals.add_eval(name, one["mean_reward"])
         await self.poll()
         self._tokens_before = self._totals.tokens_generated
         self._totals.publications += trained.published == trained.step

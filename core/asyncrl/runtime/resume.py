@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +44,11 @@ class Resumption:
         saved = self.stored.run["trained"]
         report = dict(saved["report"])
         report["by_age"] = {name: {int(age): value for age, value in ages.items()} for name, ages in report["by_age"].items()}
-        return Trained(saved["step"], StepReport(**report), StepTimes(**saved["times"]), saved["published"])
+        times = StepTimes(**saved["times"])
+        if line := self._line:
+            saving, evaluation = line["checkpoint"], line["evaluation"]
+            times = replace(times, checkpoint=saving, evaluation=evaluation, total=times.total + saving + evaluation)
+        return Trained(saved["step"], StepReport(**report), times, saved["published"])
 
     @property
     def version(self) -> int:
@@ -57,10 +61,20 @@ class Resumption:
         report: dict[str, Any] = self.stored.run["report"]
         return report
 
-    @cached_property
+    @property
+    def seconds(self) -> float:
+        """For which the run had run."""
+        return float(self.report["seconds"]) + self.trained.times.checkpoint + self.trained.times.evaluation
+
+    @property
     def reported(self) -> bool:
         """Whether the checkpoint's step was reported before the run ended."""
-        return any(line["step"] == self.step for line in self.directory.lines("steps.jsonl"))
+        return bool(self._line)
+
+    @cached_property
+    def _line(self) -> dict[str, Any]:
+        """The line that says so, of which the files are cut later."""
+        return next((line for line in self.directory.lines("steps.jsonl") if line["step"] == self.step), {})
 
     @property
     def kept_step(self) -> int:
@@ -81,6 +95,12 @@ class Resumption:
         """
         _same_plugins(self.stored, config)
         _same_meaning(self.stored, config)
+        if config.core.steps == self.step and self.directory.completed(self.step):
+            raise OptionError(
+                f"the run has trained all its {self.step} steps",
+                origin=config.origins.get("steps", "steps"),
+                remedy=f"to train it further, ask for more: --steps {2 * self.step}",
+            )
         if config.core.steps < self.step:
             raise OptionError(
                 f"steps = {config.core.steps}, but the checkpoint has {self.step} already",
@@ -90,8 +110,7 @@ class Resumption:
 
     def clear(self) -> None:
         """Take back what the run did after the checkpoint: lines of its files, and later checkpoints."""
-        reported = self.reported  # looked up before the files are cut
-        self.directory.cut(self.step if reported else self.step - 1, self.stored.run["rollout"]["recorded"])
+        self.directory.cut(self.kept_step, self.stored.run["rollout"]["recorded"])
         checkpoints = self.directory.checkpoints
         for step in steps_in(checkpoints):
             if step > self.step:

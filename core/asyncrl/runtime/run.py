@@ -107,7 +107,7 @@ class _Run:
 
     def execute(self) -> int:
         log_file = self._directory.open_log()
-        started = time.monotonic() - (self._resumed.report["seconds"] if self._resumed else 0.0)
+        started = time.monotonic() - (self._resumed.seconds if self._resumed else 0.0)
         outcome, problem, refused = "failed", "", False
         try:
             outcome = asyncio.run(self._main())
@@ -249,7 +249,7 @@ class _Run:
             publisher,
             self._totals,
             f"{trainer_plugin.slot}/{trainer_plugin.name}",
-            resumed.report["seconds"] if resumed else 0.0,
+            resumed.seconds if resumed else 0.0,
         )
         log.info("model %s: %s parameters", self._model.name, f"{num_parameters:,}")
 
@@ -303,7 +303,9 @@ class _Run:
         )
         if resumed:
             evals.restore(resumed.stored.run["evals"], self._directory.lines("evals.jsonl"))
-            await reporter.go_on(resumed.report, resumed.trained, reported=kept_step == resumed.step)
+            await reporter.go_on(
+                resumed.report, resumed.trained, self._directory.lines("evals.jsonl"), reported=kept_step == resumed.step
+            )
         self._host.observe("on_run_start", run=facts)
         await rollout.start()
         poll = asyncio.ensure_future(reporter.poll_forever())
