@@ -33,6 +33,7 @@ BENCHMARKS = {
     "sample_overhead": "CPU time a sample through task, loop, gate, buffer and batch",
     "buffer_cost": "put, take and metrics with 100,000 groups held",
     "simulation_scale": "CPU time of a simulated group, 1,024 engines against one",
+    "eval_inflation": "how much longer a run takes for its evaluations, by backend",
     "hook_call": "a hook with five implementations against pluggy's bare call",
     "startup": "--help and plugins list with 200 distributions installed",
     "publication": "weights to the engines against a memory copy",

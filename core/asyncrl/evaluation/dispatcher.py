@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from asyncrl.errors import EvalSkip
+from asyncrl.evaluation.checked import checked_sets
 from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult
 from asyncrl.evaluation.snapshots import Snapshots
 from asyncrl.ledger import reason_word
@@ -229,10 +230,7 @@ class EvalDispatcher:
             if point.checkpoint.directory is not None:
                 point.checkpoint.require()
             async with deadline:
-                result = await self._evaluate(point.checkpoint)
-            if not isinstance(result, EvalResult):
-                raise TypeError(f"it returned {type(result).__name__}, wants an EvalResult")
-            sets = dict(result.sets)
+                sets = dict(checked_sets(await self._evaluate(point.checkpoint)))
         except EvalSkip as skip:
             reason, why = _reason(skip)
         except asyncio.CancelledError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
-from asyncrl.authoring import EvalPlugin, Plugin
+from asyncrl.authoring import Plugin
 from asyncrl.errors import OptionError, ResourceError
 from asyncrl.evaluation.dispatcher import EvalDispatcher
 from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult
@@ -13,23 +14,26 @@ from asyncrl.evaluation.snapshots import STAGING, ExportedSnapshots, Exports, Re
 from asyncrl.run_options import RunOptions
 from asyncrl.training.publication import check_space
 
+Backend: TypeAlias = Plugin | type[Plugin]
+"""What is asked of it is said by its class."""
 
-def blocks(backend: Plugin) -> bool:
+
+def blocks(backend: Backend) -> bool:
     """Whether training waits for each point, because it is evaluated on the rollout engines."""
-    return isinstance(backend, EvalPlugin) and backend.uses_rollout_engines
+    return bool(getattr(backend, "uses_rollout_engines", False))
 
 
-def takes_snapshots(core: RunOptions, backend: Plugin) -> bool:
+def takes_snapshots(core: RunOptions, backend: Backend) -> bool:
     """Whether points are evaluated from a directory."""
-    return core.eval_interval > 0 and isinstance(backend, EvalPlugin) and backend.needs_snapshot
+    return core.eval_interval > 0 and bool(getattr(backend, "needs_snapshot", True))
 
 
-def exports_snapshots(core: RunOptions, backend: Plugin) -> bool:
+def exports_snapshots(core: RunOptions, backend: Backend) -> bool:
     """Whether that directory is exported for the point."""
     return takes_snapshots(core, backend) and core.eval_snapshots == "export"
 
 
-def check_options(core: RunOptions, backend: Plugin) -> None:
+def check_options(core: RunOptions, backend: Backend) -> None:
     """Refuse options of evaluation that contradict each other under this backend. Raises `OptionError` that names both."""
     if not takes_snapshots(core, backend):
         return
@@ -58,7 +62,7 @@ def check_options(core: RunOptions, backend: Plugin) -> None:
         )
 
 
-def check_staging(core: RunOptions, backend: Plugin, model_bytes: int) -> None:
+def check_staging(core: RunOptions, backend: Backend, model_bytes: int) -> None:
     """Refuse a staging directory in which not all snapshots that can exist at once have room. Raises `UserError` with the numbers."""
     if not exports_snapshots(core, backend):
         return
@@ -84,7 +88,7 @@ def staging_directory(core: RunOptions, run_id: str) -> Path:
 
 def make_dispatcher(
     core: RunOptions,
-    backend: Plugin,
+    backend: Backend,
     trainer: Exports,
     *,
     model: Path,

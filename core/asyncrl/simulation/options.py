@@ -100,7 +100,14 @@ class SimulateOptions(BaseModel):
         None,
         ge=0,
         le=MOST_SECONDS,
-        description="Seconds of an evaluation on the rollout engines, every eval_interval; none is the trace's, or 0.",
+        description="Seconds of an evaluation, every eval_interval; none is the trace's, or 0. One on the rollout engines is waited for.",
+    )
+    export_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=MOST_SECONDS,
+        description="Seconds for which training waits for a snapshot, before an evaluation that is not on the rollout engines; none is "
+        "the trace's, or 0.",
     )
     steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="Training steps to simulate; none is the run's steps.")
     warmup_steps: int | None = Field(

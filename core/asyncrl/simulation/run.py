@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import OptionError
@@ -38,8 +38,11 @@ class SimulatedRun:
     Args:
         train_seconds: time of a step, by its number.
         publish_seconds: for which the engines stand still at a publication.
-        eval_seconds: time of an evaluation on the rollout engines; nothing is submitted meanwhile, and the trainer waits.
+        eval_seconds: time of an evaluation. On the rollout engines (`eval_blocks`) nothing is submitted meanwhile, and the trainer waits;
+            elsewhere it goes on.
+        export_seconds: for which the trainer waits for a snapshot, before an evaluation elsewhere.
         eval_interval: steps between evaluations; the last step has one too. 0 is none at all.
+        eval_max_in_flight, eval_overflow: as in a run.
         pause_mode: how the engines stand still.
         max_attempts: tries a request has.
         faults: what happens to engines, and when. Dead engines are found and left out as the pool does it in a run.
@@ -47,6 +50,7 @@ class SimulatedRun:
 
     Attributes:
         batches: what was trained, in order.
+        evals: record of each evaluation, in the order in which they were settled.
 
     Raises:
         OptionError: a fault is for an engine that does not exist.
@@ -62,6 +66,10 @@ class SimulatedRun:
         publish_seconds: float = 0.0,
         eval_seconds: float = 0.0,
         eval_interval: int = 0,
+        eval_blocks: bool = True,
+        eval_max_in_flight: int = 2,
+        eval_overflow: Literal["backpressure", "skip"] = "backpressure",
+        export_seconds: float = 0.0,
         pause_mode: PauseMode = "retract",
         max_attempts: int = 4,
         on_unused: str = "drop",
@@ -93,7 +101,20 @@ class SimulatedRun:
         self._train_seconds = train_seconds
         self._publish_seconds = publish_seconds
         self._eval_seconds = eval_seconds
-        self._eval_interval = eval_interval if eval_seconds > 0 else 0
+        self._eval_interval = eval_interval if eval_seconds + export_seconds > 0 else 0
+        self.evals: list[EvalRecord] = []
+        self._dispatcher = EvalDispatcher(
+            interval=self._eval_interval,
+            before=False,
+            evaluate=self._evaluate if eval_blocks else self._evaluate_elsewhere,
+            record=self.evals.append,
+            snapshots=Snapshots() if eval_blocks else _Export(export_seconds),
+            blocking=eval_blocks,
+            max_in_flight=eval_max_in_flight,
+            overflow=eval_overflow,
+            timeout=eval_seconds + 1.0,
+            wait_warning=max(wait_warning, eval_seconds * (eval_max_in_flight + 1)),
+        )
         self._pause_mode = pause_mode
         self._keep_batches = keep_batches
         self._looking: asyncio.Task[None] | None = None
@@ -110,15 +131,7 @@ class SimulatedRun:
             rollout=self,
             trainer=self,
             publisher=self,
-            evals=EvalDispatcher(
-                interval=self._eval_interval,
-                before=False,
-                evaluate=self._evaluate,
-                record=_ignore,
-                snapshots=Snapshots(),
-                blocking=True,
-                timeout=self._eval_seconds + 1.0,
-            ),
+            evals=self._dispatcher,
             checkpoints=_NothingDue(),
             on_step=self._on_step,
             stop=Stop(),
@@ -134,6 +147,7 @@ class SimulatedRun:
             gc.set_threshold(*gc_thresholds)
             for timer in timers:
                 timer.cancel()
+            await self._dispatcher.close()
             await self.service.stop()
             if self._looking is not None:
                 self._looking.cancel()
@@ -185,6 +199,10 @@ class SimulatedRun:
             self.service.resume_submission()
         return EvalResult({})
 
+    async def _evaluate_elsewhere(self, checkpoint: Checkpoint) -> EvalResult:
+        await asyncio.sleep(self._eval_seconds)
+        return EvalResult({})
+
     def _happen(self, event: EngineEvent) -> None:
         engine = self.engines[event.engine]
         if event.kind == "slow":
@@ -231,5 +249,14 @@ class _NothingDue:
         return None
 
 
-def _ignore(record: EvalRecord) -> None:
-    return None
+class _Export(Snapshots):
+    """An export that takes its time."""
+
+    exports = True
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def take(self, step: int, version: int) -> Checkpoint:
+        await asyncio.sleep(self._seconds)
+        return await super().take(step, version)

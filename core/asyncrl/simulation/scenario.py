@@ -11,6 +11,7 @@ from typing import Any
 
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import OptionError, UserError
+from asyncrl.evaluation.setup import blocks, check_options
 from asyncrl.fields import plain
 from asyncrl.fit import check_fit
 from asyncrl.host import Host
@@ -48,8 +49,10 @@ class Scenario:
         train_seconds: a batch takes in the trainer; the mean where they were recorded.
         recorded_times: of the run that was recorded, unless `train_seconds` was written.
         publish_seconds: engines stand still at a publication.
-        eval_seconds: an evaluation on the rollout engines takes, every `eval_interval` steps.
-        eval_interval: 0 where evaluations cost the run nothing.
+        eval_seconds: an evaluation takes, every `eval_interval` steps.
+        eval_interval: 0 where evaluations take no time.
+        eval_blocks: whether they are on the rollout engines, and training waits for them.
+        export_seconds: training waits for a snapshot, before an evaluation elsewhere.
         warmup_steps: left out of what is said by step.
         bound: greatest staleness in versions that the staleness policy allows; -1 where it names none.
         bound_waits: whether the trainer waits for groups that would become older.
@@ -68,6 +71,8 @@ class Scenario:
     publish_seconds: float
     eval_seconds: float
     eval_interval: int
+    eval_blocks: bool
+    export_seconds: float
     warmup_steps: int
     bound: int
     bound_waits: bool
@@ -102,6 +107,10 @@ class Scenario:
             publish_seconds=self.publish_seconds,
             eval_seconds=self.eval_seconds,
             eval_interval=self.eval_interval,
+            eval_blocks=self.eval_blocks,
+            eval_max_in_flight=core.eval_max_in_flight,
+            eval_overflow=core.eval_overflow,
+            export_seconds=self.export_seconds,
             pause_mode=core.publish_mode,
             on_unused=core.on_unused,
             wait_warning=max(STUCK_SECONDS, self.train_seconds + self.publish_seconds + self.eval_seconds),
@@ -128,7 +137,8 @@ class Scenario:
         slowest = max((fault.factor for fault in options.faults), default=1.0)
         longest = max(core.max_new_tokens / options.tokens_per_second, _seconds(self.recorded))
         waves = math.ceil(core.batch_size * core.group_size / self.slots)
-        step = waves * longest * max(1.0, slowest) + self.train_seconds + self.publish_seconds + self.eval_seconds
+        step = waves * longest * max(1.0, slowest) + self.train_seconds + self.publish_seconds
+        step += self.eval_seconds + self.export_seconds
         last = max((fault.at for fault in options.faults), default=0.0)
         return last + PATIENCE * (core.request_timeout + self.facts.steps * step)
 
@@ -153,6 +163,7 @@ class Scenario:
             "train_seconds": self.train_seconds,
             "publish_seconds": self.publish_seconds,
             "eval_seconds": self.eval_seconds,
+            "export_seconds": self.export_seconds,
             "bound": self.bound if self.bound >= 0 else None,
             "bound_waits": self.bound_waits,
         }
@@ -184,12 +195,14 @@ def prepare(config: RunConfig) -> Scenario:
     ask = deadline_hook(host)
     deadline = ask(0) if ask is not None else None
     times = trace.times if trace is not None else None
-    blocking = any(getattr(kind, "uses_rollout_engines", False) for kind in config.classes if kind.slot == "eval")
+    backend = next(kind for kind in config.classes if kind.slot == "eval")
+    check_options(core, backend)
+    blocking = blocks(backend)
     busy = min(engines * slots, core.concurrency)
     mean_seconds = _mean_seconds(recorded) or lengths.mean / options.tokens_per_second
     mean_seconds *= load_factor(options.load_slowdown, slots, math.ceil(busy / engines))
     generation = core.batch_size * core.group_size * mean_seconds / busy
-    train, publish, evaluation = _times(options, times, generation)
+    train, publish, evaluation, export = _times(options, times, generation, blocking)
     return Scenario(
         config=config,
         facts=facts,
@@ -202,7 +215,9 @@ def prepare(config: RunConfig) -> Scenario:
         recorded_times=times if options.train_seconds is None else None,
         publish_seconds=publish,
         eval_seconds=evaluation,
-        eval_interval=core.eval_interval if blocking and evaluation else 0,
+        eval_interval=core.eval_interval if evaluation or export else 0,
+        eval_blocks=blocking,
+        export_seconds=export,
         warmup_steps=warmup,
         bound=deadline.version if deadline is not None else -1,
         bound_waits=deadline is not None and deadline.waits,
@@ -225,16 +240,23 @@ def load_factor(slowdown: float, slots: int, running: int) -> float:
     return (1 + (slowdown - 1) * (running - 1) / max(1, slots - 1)) / slowdown if slots > 1 else 1.0
 
 
-def _times(options: SimulateOptions, times: RunTimes | None, generation: float) -> tuple[float, float, float]:
-    """Seconds of training a batch, a publication and an evaluation: as written, else as recorded, else a guess. Of a recorded
-    publication the engines stand still for a part; the rest of it and checkpoints keep the trainer from training, as a step does."""
-    train, publish, evaluation = generation, 0.0, 0.0
+def _times(
+    options: SimulateOptions, times: RunTimes | None, generation: float, blocking: bool
+) -> tuple[float, float, float, float]:
+    """Seconds of training a batch, a publication, an evaluation and its export: as written, else as recorded, else a guess.
+
+    Of a recorded publication the engines stand still for a part; the rest of it and checkpoints keep the trainer from training, as a
+    step does. What a recorded run has waited for evaluations was the evaluations themselves (`blocking`) or their exports.
+    """
+    train, publish, evaluation, export = generation, 0.0, 0.0, 0.0
     if times is not None:
-        train, publish, evaluation = times.trainer_mean, times.paused, times.evaluation
+        train, publish = times.trainer_mean, times.paused
+        evaluation, export = (times.evaluation, 0.0) if blocking else (0.0, times.evaluation)
     return (
         train if options.train_seconds is None else options.train_seconds,
         publish if options.publish_seconds is None else options.publish_seconds,
         evaluation if options.eval_seconds is None else options.eval_seconds,
+        0.0 if blocking else export if options.export_seconds is None else options.export_seconds,
     )
 
 
