@@ -12,6 +12,7 @@ import itertools
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import aiohttp
@@ -20,6 +21,7 @@ import orjson
 from yarl import URL
 
 from asyncrl.errors import EngineError, EngineFault, RequestFailed
+from asyncrl.rollout.abilities import CURRENT, Abilities, read_abilities
 from asyncrl.rollout.engine import GenerateRequest, PauseMode, ServerSpec, WeightBucket
 from asyncrl.rollout.reply import read_completion
 from asyncrl.samples import Completion
@@ -99,6 +101,8 @@ class EngineClient:
         self._busy_since = 0.0
         self._serial = itertools.count()
         self._rid_prefix = f"{os.urandom(6).hex()}-"
+        self._abilities: Abilities | None = None
+        self._cache_key = 0  # of requests sent now; 0 is the server's own
         self._aborts: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -181,7 +185,9 @@ class EngineClient:
         }
         if params.stop_token_ids:
             sampling["stop_token_ids"] = list(params.stop_token_ids)
-        body = {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        body: dict[str, Any] = {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        if self._cache_key:
+            body["extra_key"] = str(self._cache_key)
         return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
     def _abort_later(self, rid: str) -> None:
@@ -199,10 +205,35 @@ class EngineClient:
 
     # Control --------------------------------------------------------------------------------------------------------
 
+    async def abilities(self) -> Abilities:
+        """What the server can do; asked once."""
+        if self._abilities is None:
+            try:
+                api = await self._call("/openapi.json", None, self.control_timeout, "GET")
+                self._abilities = read_abilities(api)
+            except EngineFault:
+                raise
+            except (EngineError, LookupError, TypeError, AttributeError):  # it lists nothing
+                self._abilities = CURRENT
+            if self._abilities.begin_end is not None:
+                self.needs_begin_end = self._abilities.begin_end
+            self.drops_stale_prefixes |= self._abilities.cache_keys
+        return self._abilities
+
     async def pause(self, mode: PauseMode) -> None:
-        """Stop generating between two tokens; what is in flight stays in flight, new requests are held."""
+        """Stop generating between two tokens; what is in flight stays in flight, new requests are held.
+
+        A server whose pause would abort what is in flight is not paused: an update then waits for what runs, and holds the rest.
+        """
+        can = await self.abilities()
+        if not can.pauses:
+            return
         self.paused = True
         await self._call("/pause_generation", {"mode": mode}, self.control_timeout)
+        if (
+            can.cache_keys and mode == "in_place"
+        ):  # requests sent from now on run under the new weights: no prefix of the old ones
+            self._cache_key += 1
 
     async def resume(self) -> None:
         await self._call("/continue_generation", {}, self.control_timeout)
@@ -224,6 +255,12 @@ class EngineClient:
 
     async def join_weight_group(self, *, address: str, port: int, rank: int, world_size: int, name: str, backend: str) -> None:
         """Join the group of a broadcast; answers once all members have joined."""
+        if not (await self.abilities()).pauses:
+            raise EngineError(
+                "its pause would abort what is in flight, and without a pause requests would meet half updated weights",
+                origin=self.name,
+                remedy="use publish_method = disk, or SGLang 0.5.6 or newer",
+            )
         await self._call(
             "/init_weights_update_group",
             {
@@ -238,9 +275,11 @@ class EngineClient:
         )
 
     async def leave_weight_group(self, name: str) -> None:
-        await self._call("/destroy_weights_update_group", {"group_name": name}, self.control_timeout)
+        if (await self.abilities()).leaves_groups:
+            await self._call("/destroy_weights_update_group", {"group_name": name}, self.control_timeout)
 
     async def begin_update(self) -> None:
+        await self.abilities()
         if self.needs_begin_end:
             await self._call("/begin_weight_update", {}, self.control_timeout)
 
@@ -265,8 +304,19 @@ class EngineClient:
             await self._call("/end_weight_update", {}, self.control_timeout)
 
     async def digest(self) -> str:
-        """Checksum of the weights that are served: the server's own digest, or one over all that it reports."""
-        reply = await self._call("/weights_checker", {"action": "checksum"}, self.update_timeout)
+        """Checksum of the weights that are served: the server's own digest, or one over all that it reports; '' from an old server
+        that has none."""
+        if not (await self.abilities()).checksums:
+            return ""
+        try:
+            reply = await self._call("/weights_checker", {"action": "checksum"}, self.update_timeout)
+        except EngineFault:
+            raise
+        except EngineError as error:
+            if "Unsupported action" not in error.message:
+                raise
+            self._abilities = replace(await self.abilities(), checksums=False)
+            return ""
         for key in ("digest", "checksum"):
             if isinstance(reply.get(key), str):
                 return str(reply[key])
@@ -277,14 +327,14 @@ class EngineClient:
 
     async def served_version(self) -> int | None:
         """The version the server says it serves; None if its label is not one of ours."""
-        info = await self._call("/model_info", None, self.control_timeout, "GET")
-        return self._version_of(info)
+        return self._version_of(await self._info(self.control_timeout))
 
     async def set_version_label(self, version: int) -> None:
         """Label the weights, aborting nothing (the server's default would abort everything in flight)."""
-        await self._call(
-            "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}, self.control_timeout
-        )
+        if (await self.abilities()).labels:
+            await self._call(
+                "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}, self.control_timeout
+            )
 
     async def flush_cache(self) -> None:
         """Drop cached prefixes; the server waits up to 20 s for a moment without running requests, else refuses."""
@@ -299,7 +349,7 @@ class EngineClient:
 
         Never asks `/health`, which a paused server answers with 503 after 20 s.
         """
-        return await self._call("/model_info", None, HEALTH_TIMEOUT, "GET")
+        return await self._info(HEALTH_TIMEOUT)
 
     async def reachable(self) -> bool:
         """Whether a server answers at all."""
@@ -318,6 +368,10 @@ class EngineClient:
         if self.paused:
             return self.alive
         return not self.unfit and self._version_of(info) in (None, self.version)
+
+    async def _info(self, timeout: float) -> dict[str, Any]:
+        path = (await self.abilities()).info_path
+        return await self._call(path, None, timeout, "GET")
 
     def _version_of(self, info: Mapping[str, Any]) -> int | None:
         label = info.get("weight_version")

@@ -231,7 +231,7 @@ class EngineWeights:
             if found != digest:
                 raise PublicationError(f"it serves weights with digest {found[:12]}, the trainer sent {digest[:12]}")
         else:
-            if found == before and digest != self._digest:
+            if found and found == before and digest != self._digest:
                 raise PublicationError("it took the update, but its weights did not change")
         if await engine.served_version() != version:
             await engine.set_version_label(version)
