@@ -160,14 +160,11 @@ def test_what_may_be_meant_as_several_is_refused_with_the_right_spelling(
 
 
 def test_a_list_of_tables_is_given_one_table_a_flag(place: Place) -> None:
-    faults = [
-        '{"kind": "down", "engine": 0, "start": 5, "seconds": 3}',
-        '{"kind": "down", "engine": 0, "start": 50, "seconds": 3}',
-    ]
+    faults = ['{"engine": 0, "at": 5, "kind": "die"}', '{"engine": 0, "at": 50, "kind": "revive"}']
     written = [argument for fault in faults for argument in ("--simulate.faults", fault)]
-    assert [fault.start for fault in place.resolve(None, *written).simulate.faults] == [5, 50]
-    with pytest.raises(OptionError, match=r"got '\{kind: down, engine: 0\}', wants list of table"):
-        place.resolve(None, "--simulate.faults", "{kind: down, engine: 0}")
+    assert [fault.at for fault in place.resolve(None, *written).simulate.faults] == [5, 50]
+    with pytest.raises(OptionError, match=r"got '\{kind: die, engine: 0\}', wants list of table"):
+        place.resolve(None, "--simulate.faults", "{kind: die, engine: 0}")
 
 
 def test_names_of_plugins_may_be_separated_by_commas_or_by_flags(place: Place) -> None:

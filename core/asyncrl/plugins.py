@@ -63,6 +63,11 @@ class Found:
     def __str__(self) -> str:
         return f"{self.slot} plugin {self.name!r} ({self.distribution} {self.version}, {self.target})"
 
+    @property
+    def and_summary(self) -> str:
+        """``: what it does``, to end a heading; '' where its distribution says nothing."""
+        return f": {self.summary}" if self.summary else ""
+
 
 # Discovery --------------------------------------------------------------------------------------------------------------
 
@@ -77,6 +82,13 @@ class Catalog:
     def of(self, slot: str) -> list[Found]:
         return [found for found in self.plugins if found.slot == slot]
 
+    def ambiguous(self) -> dict[tuple[str, str], str]:
+        """Return {(slot, name): what is wrong, and how to pick one} for each name that several distributions offer."""
+        offers: dict[tuple[str, str], list[Found]] = {}
+        for found in self.plugins:
+            offers.setdefault((found.slot, found.name), []).append(found)
+        return {key: " ".join(_offered(several)) for key, several in offers.items() if len(several) > 1}
+
     def pick(self, slot: str, wanted: str, origin: str) -> Found:
         """Return the plugin that `wanted` (``name`` or ``distribution:name``) means.
 
@@ -90,9 +102,8 @@ class Catalog:
         if not matches:
             raise self._unknown(slot, name, distribution, named, origin)
         if len(matches) > 1:
-            both = " and ".join(f"{found.distribution} {found.version}" for found in matches)
-            choices = " or ".join(f"{found.distribution}:{name}" for found in matches)
-            raise AmbiguousPlugin(f"{slot} plugin {name!r} is offered by {both}", origin=origin, remedy=f"write {choices}")
+            message, remedy = _offered(matches)
+            raise AmbiguousPlugin(message, origin=origin, remedy=remedy[1:-1])
         return matches[0]
 
     def _unknown(self, slot: str, name: str, distribution: str, named: list[Found], origin: str) -> UnknownPlugin:
@@ -110,6 +121,13 @@ class Catalog:
             message += f"; {stray}"
         remedy = f"installed for {slot}: {', '.join(installed)}" if installed else f"nothing is installed for {slot}"
         return UnknownPlugin(message, origin=origin, remedy=remedy)
+
+
+def _offered(several: Sequence[Found]) -> tuple[str, str]:
+    """A name that several distributions offer: what is wrong, and in brackets what to write."""
+    both = " and ".join(f"{found.distribution} {found.version}" for found in several)
+    choices = " or ".join(f"{found.distribution}:{found.name}" for found in several)
+    return f"{several[0].slot} plugin {several[0].name!r} is offered by {both}", f"(write {choices})"
 
 
 def normalized(distribution: str) -> str:
@@ -158,7 +176,8 @@ def _about(distribution: metadata.Distribution) -> tuple[str, str, str]:
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     lines = [line.partition(":") for line in text.partition("\n\n")[0].splitlines() if not line[:1].isspace()]
     values = {key.lower(): value.strip() for key, _, value in lines}
-    return values.get("name") or "unnamed", values.get("version") or "unknown", values.get("summary", "")
+    summary = values.get("summary", "")  # setuptools once wrote UNKNOWN for none
+    return values.get("name") or "unnamed", values.get("version") or "unknown", "" if summary == "UNKNOWN" else summary
 
 
 # Loading ----------------------------------------------------------------------------------------------------------------

@@ -120,6 +120,34 @@ def test_plugins_info_shows_every_plugin_that_a_name_may_mean(tmp_path: Path) ->
     assert re.findall(r"^(\w+) plugin console", text, re.MULTILINE) == ["loggers"]
 
 
+def test_a_name_of_two_distributions_is_shown_as_ambiguous_with_how_to_pick_one(tmp_path: Path) -> None:
+    """Field report 31."""
+    for name in ("dist-one", "dist-two"):
+        entries = {"asyncrl.buffers": {"twice": "toy_plugins:ToyBuffer"}, "asyncrl.loggers": {"twice": "toy_plugins:ToyLogger"}}
+        install(tmp_path, name, entries)
+    warning = "buffer plugin 'twice' is offered by dist-one 1.0 and dist-two 1.0"
+    text = asyncrl("plugins", "info", "twice", path=tmp_path).stdout
+    assert (
+        f'selected by --buffer dist-one:twice, or [buffer] name = "dist-one:twice" in the file\n  not by its name alone: {warning}\n'
+        in text
+    )
+    assert 'selected by --loggers dist-two:twice, or [loggers."dist-two:twice"] in the file\n' in text
+    assert "--buffer twice" not in text
+    text = asyncrl("plugins", "info", "dist-two:twice", path=tmp_path).stdout
+    assert text.count(" plugin twice") == 2 and text.count("not by its name alone") == 2
+    assert f"! {warning} (write dist-one:twice or dist-two:twice)\n" in asyncrl("plugins", "list", path=tmp_path).stdout
+
+
+@pytest.mark.parametrize("summary", ["Summary:\n", "Summary: UNKNOWN\n", ""])
+def test_a_distribution_without_a_description_leaves_nothing_dangling(summary: str, tmp_path: Path) -> None:
+    place = install(tmp_path, "terse", {"asyncrl.buffers": {"terse": "toy_plugins:ToyBuffer"}})
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: terse\nVersion: 1.0\n{summary}")
+    for arguments in (["plugins", "info", "terse"], ["plugins", "list"], ["train", "--buffer", "terse", "--help"]):
+        lines = asyncrl(*arguments, path=tmp_path).stdout.splitlines()
+        named = [line for line in lines if "terse" in line and "installed:" not in line]
+        assert named and not any(line.endswith((":", " ", "UNKNOWN")) for line in named), named
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

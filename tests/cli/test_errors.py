@@ -34,6 +34,10 @@ FLAGS = """
 --trainer.learningrate 1
 --filters.length.x 1
 --filters.x 1
+--simulate 3
+--simulate
+--simulate. 3
+--buffer. 3
 --steps ten
 --steps 1.5
 --steps 0

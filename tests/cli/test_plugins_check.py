@@ -33,6 +33,9 @@ MODULES = {
     "raises": "raise RuntimeError('no luck')",
     "exits": "import sys; sys.exit(7)",
     "dies": "import os; os.write(1, b'{}'); os._exit(7)",
+    "leaves": "import os; os._exit(0)",
+    "makes_and_leaves": OBSERVER + "    def __init__(self, options, run): import os; os._exit(0)",
+    "makes_and_exits": OBSERVER + "    def __init__(self, options, run): raise SystemExit",
     "killed": "import os; os.kill(os.getpid(), 9)",
     "no_class": "",
     "no_plugin": "class Fine: pass",
@@ -95,7 +98,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from_folder(place, project(top / "copied", copied), editable=False)
     (place / "RECORD").write_text("fine.py,,\n")
     (top / "copied" / "fine.py").write_text(OBSERVER + "# and more\n")
-    same = '[project]\nname = "Dist_Same"\nversion = "1.0.0"\n[project.entry-points."asyncrl.observers"]\nsame = "fine: Fine"\n'
+    other_words = (
+        '[project]\nname = "dist-words"\nversion = "1.0"\ndescription = "What it does now."\nrequires-python = ">=3.12"\n'
+        'dependencies = ["numpy>=2"]\n[project.entry-points."asyncrl.observers"]\nwords = "fine:Fine"\n'
+    )
+    words = observer("dist-words")
+    needs_more = "Requires-Python: >=3.11\nRequires-Dist: asyncrl-core\nRequires-Dist: pytest; extra == 'test'\n"
+    (words / "METADATA").write_text((words / "METADATA").read_text() + needs_more)
+    from_folder(words, project(top / "words", other_words), editable=True)
+    renamed = '[project]\nname = "dist-new-name"\nversion = "1.0"\ndescription = "What dist-old-name does."\n'
+    renamed += '[project.entry-points."asyncrl.observers"]\nold-name = "fine:Fine"\n'
+    from_folder(observer("dist-old-name"), project(top / "renamed", renamed), editable=True)
+    same = '[project]\nname = "Dist_Same"\nversion = "1.0.0"\ndescription = "What  dist-same does."\n'
+    same += '[project.entry-points."asyncrl.observers"]\nsame = "fine: Fine"\n'
     from_folder(observer("dist-same"), project(top / "same", same), editable=True)
     for version in ("1.0", "1.1"):
         observer("dist-left", version=version)
@@ -177,7 +192,7 @@ def test_an_import_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path
         timeout *= 2
     (finding,) = looked.findings
     assert finding.kind == "broken"
-    assert "importing it did not end within" in finding.message
+    assert "importing or making it did not end within" in finding.message
     assert ended(int(child.read_text()))
 
 

@@ -38,11 +38,16 @@ buffer my_buffer
 buffer MyBuffer2
 buffer 2fast
 buffer dist:mine
+buffer Über
+buffer été-x
+buffer größe
+buffer буфер
 buffer -- -
 buffer fifo
 filters taken
 buffer here
 buffer mine --path file
+buffer mine --path=
 buffer
 """.strip().splitlines()
 
@@ -211,8 +216,9 @@ def test_the_answers_are_those_of_the_golden_file(answers: dict[str, tuple[str, 
     assert text == GOLDEN.read_text()
 
 
-@pytest.mark.parametrize("name", ["state", "metric-set", "field"])
+@pytest.mark.parametrize("name", ["state", "metric-set", "field", "none", "true"])
 def test_a_name_that_the_code_uses_itself_hides_nothing(name: str) -> None:
     [code] = [text for file, text in contents("buffer", name).items() if file.startswith("asyncrl_") and file.endswith(".py")]
     class_name = "".join(word.capitalize() for word in name.split("-"))
     assert f"class {class_name}Buffer(" in code and f"class {class_name}(" not in code
+    compile(code, name, "exec")

@@ -21,7 +21,7 @@ COMMAND = "asyncrl plugins check"
 NOT_WELL = 3
 """Exit code when there is any finding but notes."""
 KINDS = {
-    "broken": "can't be imported within the time limit, or is no plugin of its slot",
+    "broken": "can't be imported or made within the time limit, or is no plugin of its slot",
     "incompatible": "was written for another hook API, or needs another asyncrl-core",
     "duplicate": "a name of a slot that several distributions offer",
     "stale": "its metadata, or its code, is not what the folder has from which it was installed",
@@ -101,7 +101,9 @@ async def look_at(found: Found, timeout: float) -> Looked:
         job = json.dumps({"path": sys.path, "found": asdict(found)}).encode()
         out, err = await asyncio.wait_for(process.communicate(job), timeout)
     except TimeoutError:
-        finding = Finding("broken", found.distribution, f"{found} can't be loaded: importing it did not end within {timeout:g} s")
+        finding = Finding(
+            "broken", found.distribution, f"{found} can't be loaded: importing or making it did not end within {timeout:g} s"
+        )
         return Looked(found, (finding,), asyncio.get_running_loop().time() - began)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -112,7 +114,7 @@ async def look_at(found: Found, timeout: float) -> Looked:
     except ValueError:
         code = process.returncode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        message = f"{found} can't be loaded: importing it ended its process with {how}"
+        message = f"{found} can't be loaded: importing or making it ended its process with {how}"
         return Looked(found, (Finding("broken", found.distribution, message, err.decode(errors="replace")),), 0.0)
     return Looked(found, _findings(found, answer), answer["seconds"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tomllib
 from collections import defaultdict
@@ -19,7 +20,7 @@ Said = tuple[str, str, str]
 
 def look(catalog: Catalog) -> Iterator[Said]:
     """Everything that is wrong with the metadata of the plugins of `catalog`; imports none of them."""
-    yield from duplicates(catalog)
+    yield from (("duplicate", "", text) for text in catalog.ambiguous().values())
     yield from (("stray", "", stray) for stray in catalog.strays)
     names = dict.fromkeys(found.distribution for found in catalog.plugins)
     leftovers = _leftovers({normalized(name) for name in names})
@@ -36,17 +37,6 @@ def look(catalog: Catalog) -> Iterator[Said]:
             yield "stale", name, text
         else:
             yield from (("stale", name, f"{name} {distribution.version} {text}") for text in stale(distribution))
-
-
-def duplicates(catalog: Catalog) -> Iterator[Said]:
-    """Names of one slot that several distributions offer."""
-    offers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for found in catalog.plugins:
-        offers[found.slot, found.name].append(found.distribution)
-    for (slot, name), distributions in offers.items():
-        if len(distributions) > 1:
-            choices = " or ".join(f"{one}:{name}" for one in distributions)
-            yield "duplicate", "", f"{slot} plugin {name!r} is offered by {' and '.join(distributions)} (write {choices})"
 
 
 def requirements(distribution: metadata.Distribution) -> Iterator[tuple[str, str]]:
@@ -85,9 +75,10 @@ def stale(distribution: metadata.Distribution) -> Iterator[str]:
     except (OSError, ValueError) as cause:
         yield f"was installed from {source}, whose pyproject.toml can't be read any more: {cause}"
         return
-    if normalized(str(project.get("name", ""))) != normalized(distribution.name):
+    if "name" not in project:  # whoever builds it says what it is in another place
         return
-    changes = [*_other_version(distribution, project), *_other_entry_points(distribution, project)]
+    changes = [*_other_words(distribution, project), *_other_needs(distribution, project)]
+    changes += _other_entry_points(distribution, project)
     if not editable:
         changes += _other_files(distribution, source)
     if changes:
@@ -111,15 +102,38 @@ def _source(distribution: metadata.Distribution) -> tuple[Path | None, bool]:
         return None, False
 
 
-def _other_version(distribution: metadata.Distribution, project: dict[str, Any]) -> Iterator[str]:
+def _other_words(distribution: metadata.Distribution, project: dict[str, Any]) -> Iterator[str]:
+    """Name, version and description, of which the last two may be left to the builder."""
     from packaging.version import InvalidVersion, Version
 
-    wanted = project.get("version")
+    name, version, summary = project["name"], project.get("version"), project.get("description")
+    if normalized(str(name)) != normalized(distribution.name):
+        yield f"its name there is {name}"
     try:
-        if isinstance(wanted, str) and Version(wanted) != Version(distribution.version):
-            yield f"its version there is {wanted}"
+        if isinstance(version, str) and Version(version) != Version(distribution.version):
+            yield f"its version there is {version}"
     except InvalidVersion:
-        yield f"its version there is {wanted!r}, which is none"
+        yield f"its version there is {version!r}, which is none"
+    here = distribution.metadata["Summary"]
+    if "description" not in project.get("dynamic", ()) and (summary or "").split() != (here or "").split():
+        yield f"its description there is {summary!r}" if summary else "it has no description there"
+
+
+def _other_needs(distribution: metadata.Distribution, project: dict[str, Any]) -> Iterator[str]:
+    """What it requires of Python and of other distributions; what can't be read is told elsewhere."""
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    dynamic = project.get("dynamic", ())
+    with contextlib.suppress(InvalidRequirement, InvalidSpecifier, AttributeError, TypeError):
+        python = project.get("requires-python")
+        if python and SpecifierSet(python) != SpecifierSet(distribution.metadata["Requires-Python"] or ""):
+            yield f"there it needs Python {python}"
+        if "dependencies" not in dynamic:
+            there = {str(Requirement(line)) for line in project.get("dependencies", ())}
+            here = {str(one) for one in map(Requirement, distribution.requires or ()) if "extra ==" not in str(one.marker)}
+            yield from (f"there it needs {one} too" for one in sorted(there - here))
+            yield from (f"there it does not need {one}" for one in sorted(here - there))
 
 
 def _other_entry_points(distribution: metadata.Distribution, project: dict[str, Any]) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
+import unicodedata
 from argparse import Namespace
 from dataclasses import dataclass
 from importlib import resources
@@ -45,6 +47,8 @@ SKETCHES: dict[str, Sketch] = {
 
 def run(arguments: Namespace) -> int:
     """Write the distribution and say how to go on. Returns 0."""
+    if not arguments.path:
+        raise OptionError("got '', wants a folder", origin=f"{COMMAND} --path", remedy="the current directory is .")
     folder = write(arguments.slot, arguments.name, Path(arguments.path), discover(), force=arguments.force)
     print(f"wrote {folder}:")
     for path in sorted(folder.rglob("*.*")):
@@ -106,9 +110,9 @@ def contents(slot: str, name: str) -> dict[str, str]:
 
 
 def _class_name(slot: str, name: str, code: str) -> str:
-    """Return the name of the plugin's class; one that the template's own code uses gets the slot behind it."""
+    """Return the name of the plugin's class; one that Python or the template's own code uses gets the slot behind it."""
     class_name = "".join(word.capitalize() for word in name.split("-"))
-    if re.search(rf"\b{class_name}\b", code):
+    if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", code):
         class_name += (slot.removesuffix("s") if SLOTS[slot].many else slot).capitalize()
     return class_name
 
@@ -119,10 +123,12 @@ def _check(slot: str, name: str, catalog: Catalog, force: bool) -> None:
         hint = f"; did you mean {near[0]!r}?" if near else "; the slot comes before the name" if name in SLOTS else ""
         raise OptionError(f"there is no slot {slot!r}{hint}", origin=COMMAND, remedy=f"slots: {', '.join(SLOTS)}")
     if not NAME.fullmatch(name):
-        better = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower())
+        plain = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
+        better = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower())
         better = better.lstrip("-0123456789").rstrip("-")
-        hint = f"; did you mean {better!r}?" if NAME.fullmatch(better) else ""
-        remedy = "lower-case words of letters and digits, with dashes between them"
+        loses = any(char.isalpha() and not char.isascii() for char in plain)
+        hint = f"; did you mean {better!r}?" if NAME.fullmatch(better) and not loses else ""
+        remedy = "lower-case words of the letters a to z and digits, with dashes between them"
         raise OptionError(f"{name!r} can't be a plugin's name{hint}", origin=COMMAND, remedy=remedy)
     if force:
         return

@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
         return code
     catalog = discover()
     if parsed.command == "info":
-        print("\n\n".join(describe(found) for found in matching(catalog, parsed.name, "asyncrl plugins info")))
+        print("\n\n".join(describe(found, catalog) for found in matching(catalog, parsed.name, "asyncrl plugins info")))
     elif parsed.json:
         print(json.dumps([{**asdict(found), "default": is_default(found)} for found in catalog.plugins], indent=2))
     else:
@@ -96,7 +96,8 @@ def table(catalog: Catalog) -> str:
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
     lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in [head, *rows]]
     lines += ["", "* active when nothing is chosen for its slot; asyncrl plugins info NAME shows options and metrics"]
-    return "\n".join(line.rstrip() for line in [*lines, *(f"! {stray}" for stray in catalog.strays)])
+    warnings = [*catalog.ambiguous().values(), *catalog.strays]
+    return "\n".join(line.rstrip() for line in [*lines, *(f"! {warning}" for warning in warnings)])
 
 
 def matching(catalog: Catalog, wanted: str, command: str) -> list[Found]:
@@ -123,17 +124,17 @@ def _is_from(found: Found, before: str) -> bool:
     return before == found.slot or normalized(before) == normalized(found.distribution)
 
 
-def describe(found: Found) -> str:
-    """Return everything one plugin declares. Imports it."""
+def describe(found: Found, catalog: Catalog) -> str:
+    """Return everything one plugin declares, and how it is selected among those of a catalog. Imports it."""
     from asyncrl.cli.describe import hook_lines, metric_lines, metrics_of, option_lines
     from asyncrl.selection import option_key
 
     kind = load(found)
     return "\n".join(
         [
-            f"{found.slot} plugin {found.name}{' (default)' if is_default(found) else ''}: {found.summary}",
+            f"{found.slot} plugin {found.name}{' (default)' if is_default(found) else ''}{found.and_summary}",
             f"  from {found.distribution} {found.version}, {found.target}",
-            f"  {_selected_by(found)}",
+            f"  {_selected_by(found, catalog)}",
             f"options:\n{option_lines(kind.Options, option_key(found))}",
             f"metrics:\n{metric_lines(metrics_of(kind))}",
             f"hooks:\n{hook_lines(implemented(kind))}",
@@ -141,6 +142,11 @@ def describe(found: Found) -> str:
     )
 
 
-def _selected_by(found: Found) -> str:
-    in_file = f"[{found.slot}.{found.name}]" if SLOTS[found.slot].many else f'[{found.slot}] name = "{found.name}"'
-    return f"selected by --{found.slot} {found.name}, or {in_file} in the file"
+def _selected_by(found: Found, catalog: Catalog) -> str:
+    ambiguous = catalog.ambiguous().get((found.slot, found.name))
+    wanted = f"{found.distribution}:{found.name}" if ambiguous else found.name
+    in_file = f'[{found.slot}] name = "{wanted}"'
+    if SLOTS[found.slot].many:
+        in_file = f'[{found.slot}."{wanted}"]' if ambiguous else f"[{found.slot}.{wanted}]"
+    text = f"selected by --{found.slot} {wanted}, or {in_file} in the file"
+    return f"{text}\n  not by its name alone: {ambiguous.partition(' (')[0]}" if ambiguous else text

@@ -49,7 +49,7 @@ def help_text(line: CommandLine, catalog: Catalog, *, command: str = "train", he
         f"slots, each filled by name:\n{_slot_lines(catalog)}",
     ]
     for found in _named(line, catalog):
-        title = f"options of {found.slot} plugin {found.name} ({found.distribution} {found.version}): {found.summary}"
+        title = f"options of {found.slot} plugin {found.name} ({found.distribution} {found.version}){found.and_summary}"
         parts.append(f"{title}\n{option_lines(load(found).Options, option_key(found))}")
     parts.append(f"The options of a plugin are shown when it is named, as in asyncrl {command} --buffer fifo --help.")
     return "\n\n".join(parts)
