@@ -48,6 +48,12 @@ class Due:
     async def after_step(self, step: int, version: int = -1, *, lag_steps: int = 0, last: bool) -> None:
         self.world.told.append((self.name, step, last))
 
+    async def resumed(self, step: int, version: int, *, last: bool) -> None:
+        self.world.told.append((f"{self.name} resumed", step, version, last))
+
+    async def settle(self) -> None:
+        self.world.told.append((f"{self.name} settled",))
+
 
 def loop(world: World, *, steps: int, publish_interval: int = 1, stop: Stop | None = None) -> TrainingLoop:
     return TrainingLoop(
@@ -75,6 +81,7 @@ async def test_a_step_takes_trains_publishes_saves_and_evaluates() -> None:
         ("save", 1, True),
         ("eval", 1, True),
         ("step", 1),
+        ("eval settled",),
     ]
 
 
