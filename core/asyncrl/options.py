@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from asyncrl.hook_checks import hook_doubts
 from asyncrl.plugins import SLOTS, Catalog, Found, PluginSpec, discover, load
 from asyncrl.run_file import SIMULATE, RunFile, read_run_file
 from asyncrl.run_options import RunOptions
-from asyncrl.selection import choose, option_key, owners, refuse_strays, sort_flags
+from asyncrl.selection import SortedFlags, choose, option_key, owners, refuse_strays, sort_flags
 from asyncrl.simulation.options import SimulateOptions
 
 SWITCHES = frozenset(name.replace("_", "-") for name, info in RunOptions.model_fields.items() if is_switch(info))
@@ -143,13 +143,20 @@ def resolve(file: Path | None, arguments: Sequence[str], catalog: Catalog | None
     return resolve_line(scan(arguments, SWITCHES), file, catalog)
 
 
-def resolve_line(line: CommandLine, file: Path | None = None, catalog: Catalog | None = None) -> RunConfig:
-    """Like `resolve`, of a command line that has been taken apart."""
+def resolve_line(
+    line: CommandLine, file: Path | None = None, catalog: Catalog | None = None, slots: Collection[str] = SLOTS
+) -> RunConfig:
+    """Like `resolve`, of a command line that has been taken apart.
+
+    Args:
+        slots: those that the command fills. A file may choose others too, which are left alone; a flag may not.
+    """
     file = run_file_of(line, file)
     content = read_run_file(file, RunOptions.model_fields) if file else RunFile()
     catalog = catalog or discover()
     flags = sort_flags(line.flags, Path.cwd())
-    choices, notes = choose(content, flags, catalog)
+    _refuse_other_slots(flags, slots, line.command)
+    choices, notes = choose(content, flags, catalog, slots)
     origins: dict[str, str] = {}
     core = build(RunOptions, {**content.core, **flags.core}, "", "the run", origins)  # before imports that may take seconds
     simulate = build(SimulateOptions, {**content.simulate, **flags.simulate}, SIMULATE, "the simulation", origins)
@@ -172,6 +179,13 @@ def run_file_of(line: CommandLine, file: Path | None = None) -> Path | None:
     if len(files) > 1:
         raise OptionError("unexpected argument", origin=repr(files[1]), remedy="only the run's file stands without a flag")
     return Path(files[0]) if files else None
+
+
+def _refuse_other_slots(flags: SortedFlags, slots: Collection[str], command: str) -> None:
+    given = dict(flags.selections) | {key.partition(".")[0]: next(iter(table.values())) for key, table in flags.plugins.items()}
+    for slot, one in given.items():
+        if slot not in slots:
+            raise OptionError(f"asyncrl {command} has no use for it", origin=one.origin, remedy=f"it uses {', '.join(slots)}")
 
 
 def _without_none(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.evaluation.pin import OwnClient, OwnEngines, OwnEvalSets
 from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
 from asyncrl.evaluation.sets import RunEvalSets, chosen_sets
+from asyncrl.evaluation.setup import blocks
 from asyncrl.hookspecs import PROCESSES
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
@@ -81,7 +83,12 @@ class EvalActor:
             shown_samples=self._setup.shown_samples,
         )
         try:
-            sets = OwnEvalSets(runs, engines)
+            sets: OwnEvalSets | RunEvalSets = OwnEvalSets(runs, engines)
+            if blocks(
+                self._host.plugin("eval")
+            ):  # outside a run, where the engines were started for it with the checkpoint's weights
+                await self._label(clients, checkpoint.version)
+                sets = runs
             result: EvalResult = await self._host.one("evaluate_checkpoint")(checkpoint=checkpoint, sets=sets)
             return result
         finally:
@@ -114,6 +121,11 @@ class EvalActor:
             update_timeout=setup.load_timeout,
             control_timeout=min(CONTROL_SECONDS, setup.load_timeout),
         )
+
+    async def _label(self, clients: Sequence[OwnClient], version: int) -> None:
+        await asyncio.gather(*(client.set_version_label(version) for client in clients))
+        for client in clients:
+            client.version = version
 
     def _sampler(self, engines: Generates, one: EvalSet) -> GroupSampler:
         return GroupSampler(

@@ -66,6 +66,22 @@ class Evaluation:
         if self._engines is not None:
             self._engines.start()
 
+    async def opened(self) -> None:
+        """Wait for the evaluator; make one if there is none, or if the one that was there has died since the last point.
+
+        Raises:
+            AsyncrlError: the task, or its eval sets, are at fault; or the evaluator did not start.
+        """
+        if self._actor is not None and self._opening is not None and self._opening.done():
+            try:
+                await ask(self._actor.lives.remote(), WHO, LAST_POLL_SECONDS)
+            except AsyncrlError:
+                await self._drop()
+        if self._actor is None:
+            self._begin()
+        assert self._opening is not None
+        await asyncio.shield(self._opening)
+
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
         """Run the backend on one checkpoint. Cancelling it ends the evaluator with all it does; the next point gets a new one.
 
@@ -75,7 +91,7 @@ class Evaluation:
         """
         addresses = None if self._engines is None else await self._engines.ready()
         try:
-            await self._opened()
+            await self.opened()
             call = self._actor.evaluate.remote(checkpoint, addresses)
             result: EvalResult = await ask(call, f"the evaluation of version {checkpoint.version}")
             return result
@@ -107,18 +123,6 @@ class Evaluation:
         self._actor = remote.remote(self._specs, self._facts)
         self._opening = asyncio.ensure_future(ask(self._actor.open.remote(self._setup), f"{WHO} to open", self._timeout))
         self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # told at the next point
-
-    async def _opened(self) -> None:
-        """Wait for the evaluator; make one if there is none, or if the one that was there has died since the last point."""
-        if self._actor is not None and self._opening is not None and self._opening.done():
-            try:
-                await ask(self._actor.lives.remote(), WHO, LAST_POLL_SECONDS)
-            except AsyncrlError:
-                await self._drop()
-        if self._actor is None:
-            self._begin()
-        assert self._opening is not None
-        await asyncio.shield(self._opening)
 
     async def _drop(self) -> None:
         actor, self._actor = self._actor, None
