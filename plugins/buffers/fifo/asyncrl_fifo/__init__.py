@@ -24,6 +24,7 @@ from asyncrl import (
 class Fifo(Plugin):
     """Gives groups in the order in which they finished; evicts nothing."""
 
+    hook_api = 1
     Options = BufferOptions
 
     def __init__(self, options: BufferOptions, run: RunFacts) -> None:

@@ -62,6 +62,7 @@ class PriorityMetrics(MetricSet):
 class Priority(Plugin):
     """Gives groups in an order; those at their deadline first."""
 
+    hook_api = 1
     Options = PriorityOptions
     Metrics = PriorityMetrics
 

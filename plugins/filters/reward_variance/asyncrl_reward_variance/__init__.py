@@ -15,6 +15,7 @@ class RewardVarianceOptions(PluginOptions):
 class RewardVariance(Plugin):
     """Keeps a group whose rewards differ: a group-relative advantage is zero everywhere else."""
 
+    hook_api = 1
     Options = RewardVarianceOptions
 
     def __init__(self, options: RewardVarianceOptions, run: RunFacts) -> None:

@@ -25,6 +25,7 @@ class ConsoleOptions(PluginOptions):
 class Console(Plugin):
     """Shows step, reward, evals, staleness, buffer, speeds, who waits for whom, and the time left."""
 
+    hook_api = 1
     Options = ConsoleOptions
     options: ConsoleOptions
 

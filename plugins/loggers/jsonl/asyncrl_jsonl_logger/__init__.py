@@ -18,6 +18,7 @@ class JsonLines(Plugin):
     already (a resumed run) is appended to, after what the run goes on from.
     """
 
+    hook_api = 1
     _file: BinaryIO | None = None
 
     @hookimpl

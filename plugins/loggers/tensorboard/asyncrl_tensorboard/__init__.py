@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class TensorBoard(Plugin):
     """TensorBoard has one step a series, so each series' step is its axis: train steps, versions, eval steps, or whole seconds."""
 
+    hook_api = 1
     _file: EventFile | None = None
 
     @hookimpl

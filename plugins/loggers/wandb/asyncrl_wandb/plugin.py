@@ -31,6 +31,7 @@ class WandbMetrics(MetricSet):
 class Wandb(Plugin):
     """Logs to Weights & Biases: metrics against their own axes, eval points and skips, completions as a table."""
 
+    hook_api = 1
     Options = WandbOptions
     options: WandbOptions
     Metrics = WandbMetrics

@@ -10,6 +10,8 @@ STATUS = {"stop": Status.COMPLETED, "length": Status.TRUNCATED}
 class SingleTurn(Plugin):
     """Generates `group_size` completions of the prompt at once and scores each as it ends."""
 
+    hook_api = 1
+
     @hookimpl
     async def produce(self, prompt: Prompt, sampler: Sampler, done: SampleDone) -> Group:
         async def one(prompt: Prompt) -> Sample:

@@ -9,6 +9,7 @@ class Lockstep(SchedulerPlugin):
     """Starts what the current batch still lacks, and only while the trainer waits for it. A group that was refused is replaced at
     once, under the same version, so the batch is the first `batch_size` groups of the stream that pass."""
 
+    hook_api = 1
     synchronous = True
 
     @hookimpl

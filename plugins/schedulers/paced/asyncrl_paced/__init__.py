@@ -11,6 +11,8 @@ class Paced(SchedulerPlugin):
     as a resume, a dead engine or a stalled trainer, can leave it with too much or too little. The rule is that of AReaL (Fu et al.,
     2025, section 5.1), there written with totals."""
 
+    hook_api = 1
+
     @property
     def needs(self) -> dict[str, str]:
         return {"staleness_deadline": "choose a staleness policy that has a deadline, such as --staleness max-gap"}

@@ -42,6 +42,7 @@ class MaxGapMetrics(MetricSet):
 class MaxGap(Plugin):
     """Keeps a group if every trained token is at most `max_staleness` versions old. Groups at that age go into a batch first."""
 
+    hook_api = 1
     Options = MaxGapOptions
     Metrics = MaxGapMetrics
 

@@ -28,6 +28,7 @@ from asyncrl_jsonl_task.text import Text, context_length, has_chat_template, mos
 class JsonLinesTask(Plugin):
     """Prompts and answers from the user's own files."""
 
+    hook_api = 1
     Options = JsonLinesOptions
     options: JsonLinesOptions
 

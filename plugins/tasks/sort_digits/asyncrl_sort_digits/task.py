@@ -40,6 +40,7 @@ class SortDigitsOptions(PluginOptions):
 class SortDigits(Plugin):
     """`BOS 4 1 3 =` is to be continued by `1 3 4 EOS`, and by nothing else."""
 
+    hook_api = 1
     Options = SortDigitsOptions
 
     def __init__(self, options: SortDigitsOptions, run: RunFacts) -> None:

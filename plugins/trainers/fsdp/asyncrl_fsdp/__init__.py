@@ -31,6 +31,7 @@ __all__ = ["FsdpMetrics", "FsdpOptions", "FsdpTrainer"]
 class FsdpTrainer(Plugin):
     """Trains a Hugging Face causal LM with FSDP2 on one rank or many. Each hook's contract is in `asyncrl.hookspecs`."""
 
+    hook_api = 1
     Options = FsdpOptions
     Metrics = FsdpMetrics
 
