@@ -16,6 +16,7 @@ from asyncrl.errors import AsyncrlError, OptionError, PluginError
 COMMANDS = {
     "train": "train a model: asyncrl train RUN.toml [--OPTION VALUE] [--SLOT NAME] [--SLOT.OPTION VALUE]",
     "resume": "go on with a run that has ended: asyncrl resume RUN [--from step-N] [--OPTION VALUE]",
+    "eval": "evaluate a checkpoint outside a run: asyncrl eval CHECKPOINT --task NAME [--eval NAME] [--OPTION VALUE]",
     "simulate": "predict a run without its models: asyncrl simulate RUN.toml [--compare SLOT=NAME,NAME] [--sweep OPTION=VALUE,VALUE]",
     "plugins": "list the installed plugins, show one, make a new one, test one, check all",
 }
