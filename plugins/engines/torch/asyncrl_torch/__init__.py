@@ -28,6 +28,7 @@ class TorchEngineOptions(PluginOptions):
 class TorchEngine(Plugin):
     """Starts `asyncrl_torch.server`, one process an engine."""
 
+    hook_api = 1
     Options = TorchEngineOptions
     options: TorchEngineOptions
 
