@@ -57,7 +57,7 @@ class EngineClient:
         request_timeout: seconds a request may take in all.
         control_timeout: seconds for pause, resume and other short control calls.
         update_timeout: seconds for calls that move weights or join a group.
-        comparable_digest, needs_begin_end, drops_stale_prefixes: see `ServerSpec`.
+        comparable_digest, needs_begin_end, drops_stale_prefixes, takes_seeds, weight_ranks: see `ServerSpec`.
         version: weight version of the weights the server starts with.
 
     Every call raises `EngineFault` for what another try may cure and another `EngineError` for what it will not.
@@ -76,6 +76,8 @@ class EngineClient:
         comparable_digest: bool = True,
         needs_begin_end: bool = True,
         drops_stale_prefixes: bool = True,
+        takes_seeds: bool = False,
+        weight_ranks: int = 1,
         version: int = 0,
     ) -> None:
         self.name = name
@@ -83,6 +85,8 @@ class EngineClient:
         self.comparable_digest = comparable_digest
         self.needs_begin_end = needs_begin_end
         self.drops_stale_prefixes = drops_stale_prefixes
+        self.takes_seeds = takes_seeds
+        self.weight_ranks = weight_ranks
         self.version = version
         self.initial_version = version
         self.in_flight = 0
@@ -119,6 +123,8 @@ class EngineClient:
             comparable_digest=spec.comparable_digest,
             needs_begin_end=spec.needs_begin_end,
             drops_stale_prefixes=spec.drops_stale_prefixes,
+            takes_seeds=spec.takes_seeds,
+            weight_ranks=spec.weight_ranks,
             **more,
         )
 
@@ -185,6 +191,8 @@ class EngineClient:
         }
         if params.stop_token_ids:
             sampling["stop_token_ids"] = list(params.stop_token_ids)
+        if self.takes_seeds and request.seed >= 0:
+            sampling["sampling_seed"] = request.seed
         body: dict[str, Any] = {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}
         if self._cache_key:
             body["extra_key"] = str(self._cache_key)
@@ -255,6 +263,8 @@ class EngineClient:
 
     async def join_weight_group(self, *, address: str, port: int, rank: int, world_size: int, name: str, backend: str) -> None:
         """Join the group of a broadcast; answers once all members have joined."""
+        if not self.weight_ranks:
+            raise EngineError("it can't join a weight group", origin=self.name, remedy="use publish_method = disk")
         if not (await self.abilities()).pauses:
             raise EngineError(
                 "its pause would abort what is in flight, and without a pause requests would meet half updated weights",

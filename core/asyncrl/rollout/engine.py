@@ -17,11 +17,13 @@ PauseMode = Literal["retract", "in_place"]
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One completion to generate. `affinity` is equal for requests that share their prompt (a group)."""
+    """One completion to generate. `affinity` is equal for requests that share their prompt (a group). An engine that can
+    (`ServerSpec.takes_seeds`) draws from `seed` alone, in [0, 2^53); -1 leaves it to the engine."""
 
     token_ids: TokenIds
     params: SamplingParams
     affinity: int
+    seed: int = -1
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class ServerSpec:
         comparable_digest: whether its weight checksum equals the trainer's for equal weights (else only changes are checked).
         needs_begin_end: whether updates go between `/begin_weight_update` and `/end_weight_update`.
         drops_stale_prefixes: whether an update `in_place` leaves no cached prefix of the old weights to later requests.
+        takes_seeds: whether a request may carry `sampling_seed`, on which alone its random numbers depend.
+        weight_ranks: how many ranks it takes in a weight group, one for each device that holds a part of the model; 0 if it can't join.
     """
 
     argv: tuple[str, ...]
@@ -67,6 +71,8 @@ class ServerSpec:
     comparable_digest: bool = True
     needs_begin_end: bool = True
     drops_stale_prefixes: bool = True
+    takes_seeds: bool = False
+    weight_ranks: int = 1
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,9 @@ class EngineWeights:
         self._lock = asyncio.Lock()
         self._flushes: set[asyncio.Task[None]] = set()
 
-    async def members(self) -> list[str]:
-        """Choose who takes part in the next update: the engines that answer and have not failed twice in this publication.
+    async def members(self) -> dict[str, int]:
+        """Choose who takes part in the next update: the engines that answer and have not failed twice in this publication. Return how
+        many ranks each takes in a weight group.
 
         While none answers, those that stall (and do not refuse the connection, as a dead one does) are waited for.
 
@@ -62,7 +63,7 @@ class EngineWeights:
             struck = {engine: "failed twice" for engine in self._engines if self._strikes.get(engine.name, 0) >= TRIES}
             self._members = [engine for engine, cause in causes.items() if cause is None and engine not in struck]
             if self._members:
-                return [engine.name for engine in self._members]
+                return {engine.name: engine.weight_ranks for engine in self._members}
             why = {engine.name: struck.get(engine) or (cause.message if cause else "") for engine, cause in causes.items()}
             stalled = [engine for engine, cause in causes.items() if engine not in struck and _may_come_back(cause)]
             if not stalled or asyncio.get_running_loop().time() > deadline:
@@ -111,12 +112,15 @@ class EngineWeights:
     # By broadcast ---------------------------------------------------------------------------------------------------
 
     async def join_weight_group(self, group: WeightGroup) -> None:
-        """Have the engines that `members` chose join as ranks 1, 2, …; the trainer joins as rank 0 at the same time."""
-        if group.world_size != len(self._members) + 1:
+        """Have the engines that `members` chose join from rank 1 on, in order; the trainer joins as rank 0 at the same time."""
+        ranks, size = {}, 1
+        for engine in self._members:
+            ranks[engine.name] = size
+            size += engine.weight_ranks
+        if group.world_size != size:
             raise PublicationError(
-                f"a weight group of {group.world_size} cannot hold the trainer and {len(self._members)} engines"
+                f"a weight group of {group.world_size} cannot hold the trainer and {size - 1} ranks of engines"
             )
-        ranks = {engine.name: rank for rank, engine in enumerate(self._members, 1)}
 
         async def join(engine: EngineClient) -> None:
             await engine.join_weight_group(

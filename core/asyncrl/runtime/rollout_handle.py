@@ -46,8 +46,8 @@ class RolloutHandle:
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
         return await ask(self._actor.evaluate.remote(checkpoint), f"the evaluation of version {checkpoint.version}")
 
-    async def members(self) -> list[str]:
-        members: list[str] = await self._weights("members")
+    async def members(self) -> dict[str, int]:
+        members: dict[str, int] = await self._weights("members")
         return members
 
     async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:

@@ -49,7 +49,7 @@ class TrainerSide(Protocol):
 class EngineSide(Protocol):
     """The engines, as `asyncrl.rollout.weights.EngineWeights` offers them; see there."""
 
-    async def members(self) -> list[str]: ...
+    async def members(self) -> dict[str, int]: ...
 
     async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None: ...
 
@@ -137,7 +137,7 @@ class Publisher:
         self._digest = digest
         self._pick_port = pick_port or (lambda: free_port(plan.address))
         self._group: WeightGroup | None = None
-        self._members: list[str] = []
+        self._members: dict[str, int] = {}  # ranks by name
         self._groups_made = 0
         self._doing = ""
         self._failure = ""  # of the latest try that failed
@@ -248,7 +248,7 @@ class Publisher:
             name=f"asyncrl-{self._plan.run_id}-{self._groups_made}",
             address=self._plan.address,
             port=self._pick_port(),
-            world_size=1 + len(members),
+            world_size=1 + sum(members.values()),
             backend=self._plan.backend,
             timeout=self._plan.timeout,
         )
