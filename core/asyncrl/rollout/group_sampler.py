@@ -7,6 +7,7 @@ import logging
 import math
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,8 @@ log = logging.getLogger("asyncrl")
 ScoreHook: TypeAlias = Callable[..., Awaitable[Any]]
 Discarded: TypeAlias = Callable[[int, str], None]
 
+MASK = 2**64 - 1
+
 # Errors that say that the run is over, not that this one reward is wrong.
 FATAL = (BooksError, EnginesLost, PluginLoadError, Stopped)
 
@@ -30,11 +33,15 @@ FATAL = (BooksError, EnginesLost, PluginLoadError, Stopped)
 class GroupSampler:
     """One object serves every group.
 
+    Every request of a sample carries a seed that depends on the run's seed, the prompt, the place in the group, the try and the turn, and
+    on nothing that happened before: an engine that draws from it alone gives a resumed run what it would have given the other.
+
     Args:
         pool: where requests go.
         score: the task's hook, called as ``score(prompt=…, sample=…)``.
         metrics: where failures and retries are counted.
         discarded: called with (tokens, reason) for each sample that is thrown away and generated again.
+        seed: the run's.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class GroupSampler:
         max_retries: int,
         metrics: RolloutMetrics,
         discarded: Discarded = lambda tokens, reason: None,
+        seed: int = 0,
     ) -> None:
         self.group_size = group_size
         self.params = params
@@ -55,11 +63,14 @@ class GroupSampler:
         self._max_retries = max_retries
         self._metrics = metrics
         self._discarded = discarded
+        self._seed = seed
         self._warned: set[str] = set()
 
     def generate(self, prompt: Prompt, token_ids: TokenIds) -> Coroutine[Any, Any, Completion]:
         """Continue `token_ids` (int32[n]) on the pool. Raises `RequestFailed` when retrying transient errors did not help."""
-        return self._generate(GenerateRequest(token_ids, self.params, prompt.prompt_id))
+        draw = DRAW.get()
+        seed = -1 if draw is None else draw.seed(self._seed, prompt.prompt_id)
+        return self._generate(GenerateRequest(token_ids, self.params, prompt.prompt_id, seed))
 
     async def score(self, prompt: Prompt, sample: Sample) -> Sample:
         """Return the sample with the task's reward; FAILED with the reason if the task's scoring raised. A sample that can't be
@@ -106,6 +117,7 @@ class GroupSampler:
         attempt = 0
         try:
             while True:
+                DRAW.set(_Draw(index, attempt))
                 try:
                     sample = await one(prompt)
                 except RequestFailed as error:
@@ -139,6 +151,36 @@ class GroupSampler:
                 "scoring a sample of prompt %d (%s) failed; this kind is said once\n%s", prompt.prompt_id, prompt.source, detail
             )
         return Sample(sample.token_ids, sample.logprobs, sample.loss_mask, sample.spans, Status.FAILED, sample.reward, what)
+
+
+class _Draw:
+    """Which sample the current task generates; counts its requests."""
+
+    __slots__ = ("_attempt", "_index", "_turn")
+
+    def __init__(self, index: int, attempt: int) -> None:
+        self._index = index
+        self._attempt = attempt
+        self._turn = 0
+
+    def seed(self, *parts: int) -> int:
+        """Return the seed of the next request, in [0, 2^53)."""
+        turn, self._turn = self._turn, self._turn + 1
+        return mixed(*parts, self._index, self._attempt, turn)
+
+
+DRAW: ContextVar[_Draw | None] = ContextVar("DRAW", default=None)
+
+
+def mixed(*parts: int) -> int:
+    """Return a number in [0, 2^53) that depends on all of the integers and on their order (splitmix64: Steele et al., 2014)."""
+    state = 0
+    for part in parts:
+        state = (state ^ part) + 0x9E3779B97F4A7C15 & MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK
+        state ^= state >> 31
+    return state >> 11
 
 
 class _Running:

@@ -64,6 +64,7 @@ class RolloutService:
             max_retries=facts.max_retries,
             metrics=self.metrics,
             discarded=self.ledger.discarded,
+            seed=facts.seed,
         )
         self._claims = Claims(host, facts)
         self._gate = Gate(host, self.ledger, self._claims, facts, self.metrics, on_unused=on_unused, wait_warning=wait_warning)
@@ -133,6 +134,7 @@ class RolloutService:
             params=one.params,
             max_retries=self._facts.max_retries,
             metrics=RolloutMetrics("rollout"),
+            seed=self._facts.seed,
         )
 
     def drain_metrics(self) -> list[Delta]:

@@ -66,4 +66,5 @@ class TorchEngine(Plugin):
             comparable_digest=True,
             needs_begin_end=True,
             drops_stale_prefixes=True,
+            takes_seeds=True,
         )

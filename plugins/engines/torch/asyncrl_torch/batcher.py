@@ -68,7 +68,8 @@ class Batcher:
 
     def submit(self, request: Request) -> None:
         """Queue a request; its id must not be in flight."""
-        request.random = random.Random(self._seed * 2**64 + self._submitted)
+        seed = request.sampling.seed
+        request.random = random.Random(seed if seed >= 0 else self._seed * 2**64 + self._submitted)
         self._submitted += 1
         self._by_rid[request.rid] = request
         self._waiting.append(request)

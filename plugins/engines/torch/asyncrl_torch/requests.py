@@ -42,13 +42,14 @@ WITHOUT_EFFECT = frozenset({"skip_special_tokens", "spaces_between_special_token
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Checked sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off."""
+    """Checked sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off; `seed` -1 is the server's own."""
 
     temperature: float
     top_p: float
     top_k: int
     max_new_tokens: int
     stop_ids: frozenset[int]
+    seed: int = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -164,6 +165,7 @@ def parse_sampling(given: Any, limits: Limits, prompt_length: int) -> Sampling:
     top_p = _number(given, "top_p", 1.0)
     top_k = _integer(given, "top_k", -1)
     new_tokens = _integer(given, "max_new_tokens", 128)
+    seed = _integer(given, "sampling_seed", -1)
     stop = given.get("stop_token_ids") or []
     if temperature < 0:
         raise BadRequest(f"temperature must not be negative, not {temperature}")
@@ -175,7 +177,7 @@ def parse_sampling(given: Any, limits: Limits, prompt_length: int) -> Sampling:
         raise BadRequest(f"max_new_tokens must be at least 1, not {new_tokens}")
     if not isinstance(stop, list) or not all(type(token) is int for token in stop):
         raise BadRequest("stop_token_ids must be a list of integers")
-    known = {"temperature", "top_p", "top_k", "max_new_tokens", "stop_token_ids", "ignore_eos"} | WITHOUT_EFFECT
+    known = {"temperature", "top_p", "top_k", "max_new_tokens", "stop_token_ids", "ignore_eos", "sampling_seed"} | WITHOUT_EFFECT
     for name, value in given.items():
         if name not in known and value not in NEUTRAL.get(name, ()):
             raise BadRequest(f"the sampling parameter {name}={value!r} is not offered by this engine")
@@ -185,6 +187,7 @@ def parse_sampling(given: Any, limits: Limits, prompt_length: int) -> Sampling:
         top_k=0 if top_k == -1 or top_k >= limits.vocab_size else top_k,
         max_new_tokens=min(new_tokens, limits.max_context - prompt_length),
         stop_ids=frozenset() if _flag(given, "ignore_eos") else limits.eos_ids.union(stop),
+        seed=seed,
     )
 
 
