@@ -19,8 +19,11 @@ COMMANDS = {
     "eval": "evaluate a checkpoint outside a run: asyncrl eval CHECKPOINT --task NAME [--eval NAME] [--OPTION VALUE]",
     "simulate": "predict a run without its models: asyncrl simulate RUN.toml [--compare SLOT=NAME,NAME] [--sweep OPTION=VALUE,VALUE]",
     "plugins": "list the installed plugins, show one, make a new one, test one, check all",
+    "completion": "print a script that makes the tab key complete all this: asyncrl completion bash",
 }
 """Each is a module of this package with `run(arguments) -> exit code`."""
+COMPLETE = "complete"
+"""Another one, which only shells call."""
 INTERRUPTED = 130
 
 
@@ -64,15 +67,19 @@ def report(error: AsyncrlError) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    code: int
+    if arguments[:1] == [COMPLETE]:
+        code = import_module(f"asyncrl.cli.{COMPLETE}").run(arguments[1:])
+        return code
     parser = Parser(
         prog="asyncrl",
         description="Fully asynchronous reinforcement learning for language models.",
-        epilog="commands:\n" + "".join(f"  {name:<9} {text}\n" for name, text in COMMANDS.items()),
+        epilog="commands:\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"asyncrl {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="asyncrl COMMAND --help lists them")
     parsed = parser.parse_args(arguments)
-    code: int = import_module(f"asyncrl.cli.{parsed.command}").run(parsed.arguments)
+    code = import_module(f"asyncrl.cli.{parsed.command}").run(parsed.arguments)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -39,12 +40,27 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def flags_of() -> dict[str, list[str]]:
+    """Return the flags of each command below `asyncrl plugins`, as its help shows them."""
+    return {
+        name: re.findall(r"^  (?:-h, )?(--[a-z-]+)", below.format_help(), re.MULTILINE) for name, below in _parsers()[1].items()
+    }
+
+
 def _parser() -> Parser:
+    return _parsers()[0]
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and those of its commands."""
     parser = Parser(prog="asyncrl plugins", description="Installed plugins, and new ones. Listing imports none of them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    below: dict[str, Parser] = {}
 
     def add(command: str, help: str, description: str = "") -> Parser:
-        return commands.add_parser(command, help=help, description=description or None, prog=f"asyncrl plugins {command}")
+        text = description or None
+        below[command] = commands.add_parser(command, help=help, description=text, prog=f"asyncrl plugins {command}")
+        return below[command]
 
     lister = add("list", "every installed plugin, by slot")
     lister.add_argument("--json", action="store_true", help="as JSON, with each plugin's target")
@@ -68,7 +84,7 @@ def _parser() -> Parser:
     check.add_argument("--timeout", type=_positive(float), default=60.0, help="seconds that one import may take; default 60")
     jobs = min(4, os.cpu_count() or 1)
     check.add_argument("--jobs", type=_positive(int), default=jobs, help=f"imports at the same time; default {jobs}")
-    return parser
+    return parser, below
 
 
 def _positive(kind: type[Number]) -> Callable[[str], Number]:
