@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from asyncrl.errors import CheckpointError
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.interfaces import Exported
+from asyncrl.training.stored import FORMAT, read
 
 
 class Writer:
@@ -30,8 +31,8 @@ class Writer:
         return Exported(directory, 100, "digest")
 
 
-async def state() -> dict[str, Any]:
-    return {"version": 7}
+async def state() -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"version": 7}, {"rewards": np.ones(3)}
 
 
 def make(path: Path, writer: Writer, saved: list[int], *, interval: int = 2, keep: int = 2) -> RunCheckpoints:
@@ -46,7 +47,9 @@ async def test_a_checkpoint_is_written_at_each_interval_and_after_the_last_step(
     for step in range(1, 6):
         await checkpoints.after_step(step, last=step == 5)
     assert saved == [2, 4, 5]
-    assert json.loads((tmp_path / "step-4" / "run.json").read_text()) == {"step": 4, "version": 7}
+    stored = read(tmp_path / "step-4")
+    assert stored.run == {"format": FORMAT, "step": 4, "digest": "digest", "version": 7}
+    assert stored.arrays()["rewards"].tolist() == [1, 1, 1]
 
 
 async def test_only_the_newest_are_kept(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def write_state(directory: Path, run: Mapping[str, Any], arrays: Mapping[str, ND
 
 def seal(directory: Path) -> None:
     """Write the manifest of all that is in `directory`, and bring everything to the disk. Raises OSError."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
     sizes = {str(path.relative_to(directory)): path.stat().st_size for path in files}
     hashes = {name: _hash(directory / name) for name in HASHED}
     (directory / MANIFEST).write_text(json.dumps({"sizes": sizes, "sha256": hashes}))
