@@ -10,7 +10,7 @@ from asyncrl.authoring import Plugin
 from asyncrl.errors import OptionError, ResourceError
 from asyncrl.evaluation.dispatcher import EvalDispatcher
 from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult
-from asyncrl.evaluation.snapshots import STAGING, ExportedSnapshots, Exports, ReusedCheckpoints, Snapshots
+from asyncrl.evaluation.snapshots import ExportedSnapshots, Exports, ReusedCheckpoints, Snapshots
 from asyncrl.run_options import RunOptions
 from asyncrl.training.publication import check_space
 
@@ -81,11 +81,6 @@ def check_staging(core: RunOptions, backend: Backend, model_bytes: int) -> None:
         raise
 
 
-def staging_directory(core: RunOptions, run_id: str) -> Path:
-    """Return the run's own directory for exported snapshots; everything in it is the dispatcher's."""
-    return core.staging_dir / f"{STAGING}{run_id}"
-
-
 def make_dispatcher(
     core: RunOptions,
     backend: Backend,
@@ -104,11 +99,11 @@ def make_dispatcher(
         model: the initial model.
         checkpoints: directory of the run's checkpoints; `released` is called when one of them is no longer needed for a point.
     """
-    snapshots = Snapshots()
+    snapshots = Snapshots(staging)
     if exports_snapshots(core, backend):
         snapshots = ExportedSnapshots(trainer, staging, model, keep=core.keep_snapshots)
     elif takes_snapshots(core, backend):
-        snapshots = ReusedCheckpoints(checkpoints, model, released=released)
+        snapshots = ReusedCheckpoints(checkpoints, model, released=released, staging=staging)
     return EvalDispatcher(
         interval=core.eval_interval,
         before=core.eval_before_training,

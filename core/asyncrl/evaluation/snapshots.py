@@ -1,14 +1,18 @@
 """Where the weights of an eval point lie: nowhere (the engines have them), exported for it, or in a checkpoint of the run.
 
-What was exported is removed again, and nothing else ever is: a snapshot is a directory `step-N` in the run's own staging directory.
+What was exported is removed again, and nothing else ever is: a snapshot is a directory `step-N` in a staging directory that is named
+after the run and the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import re
 import shutil
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,7 +22,7 @@ from asyncrl.evaluation.records import Checkpoint
 from asyncrl.training.interfaces import Exported
 
 STAGING = "asyncrl-evals-"
-"""How the name of a run's own staging directory begins; the run's id follows."""
+"""How the names of staging directories begin."""
 SNAPSHOT = re.compile(r"step-\d+")
 
 
@@ -28,14 +32,33 @@ class Exports(Protocol):
     async def export(self, directory: Path) -> Exported: ...
 
 
+async def remove_tree(directory: Path) -> None:
+    """Remove a directory off the event loop; whatever is left of it is nobody's trouble here."""
+    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+
+def staging_directory(parent: Path, run: Path, life: str) -> Path:
+    """Return the staging directory of one process of a run: known again by host and run directory, and like no other process's."""
+    of_run = hashlib.sha256(f"{socket.gethostname()}:{run.absolute()}".encode()).hexdigest()[:12]
+    return parent / f"{STAGING}{of_run}-{life}"
+
+
 class Snapshots:
     """None: a backend that needs no directory measures the engines, or whatever it knows of, as they are.
+
+    Args:
+        staging: the process's own staging directory (see `staging_directory`); None where nothing was ever exported.
+        remove: removes a directory.
 
     Attributes:
         exports: whether `take` makes the training loop wait for an export.
     """
 
     exports = False
+
+    def __init__(self, staging: Path | None = None, remove: Callable[[Path], Awaitable[None]] = remove_tree) -> None:
+        self._staging = staging
+        self._remove = remove
 
     def initial(self, version: int) -> Checkpoint:
         """Return the initial weights as a checkpoint of step 0."""
@@ -53,15 +76,29 @@ class Snapshots:
         """The point has its record: its snapshot, or an older one, is no longer needed."""
 
     def state(self) -> dict[str, Any]:
-        """What a later run must know to remove what this one exported, as JSON data."""
-        return {}
+        """What a later process must know to remove what this one exported, as JSON data."""
+        return {"staging": str(self._staging or "")}
 
     async def restore(self, state: Mapping[str, Any]) -> None:
-        """Remove what a dead run exported, given its `state`."""
-        await _remove_exported(state, remove_tree)
+        """Remove what dead processes of the run exported, given the `state` of the one that wrote the checkpoint.
+
+        Those that died before they wrote one are known by their staging directories' names.
+        """
+        if self._staging is None:
+            return
+        of_run = self._staging.name.rpartition("-")[0] + "-"
+        for parent in {self._staging.parent, Path(state.get("staging") or self._staging).parent}:
+            for staging in parent.glob(f"{of_run}*") if parent.is_dir() else ():
+                if staging != self._staging and staging.is_dir() and not staging.is_symlink():
+                    await self._remove_all(path for path in staging.iterdir() if SNAPSHOT.fullmatch(path.name))
+                    _remove_empty(staging)
 
     async def close(self) -> None:
         """Remove everything that was exported."""
+
+    async def _remove_all(self, directories: Iterable[Path]) -> None:
+        for directory in directories:
+            await self._remove(directory)
 
 
 class ReusedCheckpoints(Snapshots):
@@ -71,7 +108,6 @@ class ReusedCheckpoints(Snapshots):
         directory: of the run's checkpoints.
         model: the initial model.
         released: called when a checkpoint is no longer needed for an evaluation.
-        digest: returns the digest of a step's weights; '' if it is not known.
     """
 
     def __init__(
@@ -80,26 +116,30 @@ class ReusedCheckpoints(Snapshots):
         model: Path,
         *,
         released: Callable[[], Awaitable[None]],
-        digest: Callable[[int], str] = lambda step: "",
+        staging: Path | None = None,
     ) -> None:
+        super().__init__(staging)
         self._directory = directory
         self._model = model
         self._released = released
-        self._digest = digest
 
     def initial(self, version: int) -> Checkpoint:
         return Checkpoint(0, version, self._model, marked=False)
 
     async def take(self, step: int, version: int) -> Checkpoint:
-        return Checkpoint(step, version, self._directory / f"step-{step}" / "model", digest=self._digest(step))
+        place = self._directory / f"step-{step}"
+        return Checkpoint(step, version, place / "model", digest=_stored_digest(place / "run.json"))
 
     async def settled(self, checkpoint: Checkpoint) -> None:
         await self._released()
 
 
-async def remove_tree(directory: Path) -> None:
-    """Remove a directory off the event loop; whatever is left of it is nobody's trouble here."""
-    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+def _stored_digest(file: Path) -> str:
+    """Return the digest of the weights that the checkpoint of `file` says it has; '' if it says none."""
+    try:
+        return str(json.loads(file.read_text())["digest"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 class ExportedSnapshots(Snapshots):
@@ -122,11 +162,11 @@ class ExportedSnapshots(Snapshots):
         keep: int,
         remove: Callable[[Path], Awaitable[None]] = remove_tree,
     ) -> None:
+        super().__init__(staging, remove)
         self._trainer = trainer
-        self._staging = staging
         self._model = model
         self._keep = keep
-        self._remove = remove
+        self._own = staging
         self._pending: list[Path] = []
         self._kept: deque[Path] = deque()
 
@@ -134,8 +174,8 @@ class ExportedSnapshots(Snapshots):
         return Checkpoint(0, version, self._model, marked=False)
 
     async def take(self, step: int, version: int) -> Checkpoint:
-        directory = self._staging / f"step-{step}"
-        self._staging.mkdir(parents=True, exist_ok=True)
+        directory = self._own / f"step-{step}"
+        self._own.mkdir(parents=True, exist_ok=True)
         self._pending.append(directory)
         try:
             exported = await self._trainer.export(directory)
@@ -157,32 +197,11 @@ class ExportedSnapshots(Snapshots):
             await self._remove(self._kept[0])
             self._kept.popleft()
 
-    def state(self) -> dict[str, Any]:
-        return {"staging": str(self._staging), "exported": [str(path) for path in [*self._kept, *self._pending]]}
-
-    async def restore(self, state: Mapping[str, Any]) -> None:
-        await _remove_exported(state, self._remove)
-
     async def close(self) -> None:
-        await _remove_all([*self._kept, *self._pending], self._remove)
+        await self._remove_all([*self._kept, *self._pending])
         self._kept.clear()
         self._pending.clear()
-        _remove_empty(self._staging)
-
-
-async def _remove_exported(state: Mapping[str, Any], remove: Callable[[Path], Awaitable[None]]) -> None:
-    """Remove what a dead run exported: what it has listed, and what it has exported into its staging directory since."""
-    staging = Path(state.get("staging", ""))
-    if not staging.name.startswith(STAGING):
-        return
-    there = list(staging.iterdir()) if staging.is_dir() and not staging.is_symlink() else []
-    await _remove_all((path for path in there if SNAPSHOT.fullmatch(path.name)), remove)
-    _remove_empty(staging)
-
-
-async def _remove_all(directories: Iterable[Path], remove: Callable[[Path], Awaitable[None]]) -> None:
-    for directory in directories:
-        await remove(directory)
+        _remove_empty(self._own)
 
 
 def _remove_empty(staging: Path) -> None:

@@ -17,7 +17,8 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import AsyncrlError, BooksError, CheckpointError, EngineError, PublicationError, UserError
 from asyncrl.evaluation.dispatcher import EvalDispatcher
 from asyncrl.evaluation.records import Checkpoint, EvalResult
-from asyncrl.evaluation.setup import blocks, check_options, check_staging, make_dispatcher, staging_directory
+from asyncrl.evaluation.setup import blocks, check_options, check_staging, make_dispatcher
+from asyncrl.evaluation.snapshots import staging_directory
 from asyncrl.fit import check_fit
 from asyncrl.host import Host
 from asyncrl.loggers import RunHeader
@@ -182,7 +183,7 @@ class _Run:
         eval_needs = self._eval_plan.needs if self._eval_plan and core.eval_interval else ()
         bundles = [*[engine_needs] * core.num_engines, *[rank_needs] * core.trainer_ranks, *eval_needs]
         cluster = Cluster(core.ray_address, bundles)
-        staging = staging_directory(core, self._run_id)
+        staging = staging_directory(core.staging_dir, self._directory.path, self._run_id)
         janitor = Janitor(
             [cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}", staging], [self._directory.lock.descriptor]
         )
