@@ -156,6 +156,8 @@ class OwnEngines:
 
     async def _changed(self, client: OwnClient, checkpoint: Checkpoint) -> str:
         with contextlib.suppress(EngineError):  # one that has died generates nothing
+            if not client.alive:
+                await client.look()  # has a short deadline, and whoever hangs is no matter of versions
             if wrong := await self._wrong(client, checkpoint):
                 return wrong
             if await _checksum(client, needed=False) not in ("", self._checksums[client.name]):

@@ -55,7 +55,7 @@ def plan_eval_engines(config: RunConfig, host: Host, facts: RunFacts) -> EvalEng
         return None
     engine = next(one for one in config.plugins if one.found.slot == "engine")
     answer = host.one("eval_engines")(rollout=_rollout_engines(engine, facts))
-    fault = _fault(answer)
+    fault = fault_of(answer)
     if fault:
         raise PluginFailed(f"{host.owner('eval_engines')} answered eval_engines with {fault}")
     engines: EngineSet = answer
@@ -90,7 +90,8 @@ def _rollout_engines(engine: Selected, facts: RunFacts) -> EngineSet:
     )
 
 
-def _fault(answer: object) -> str:
+def fault_of(answer: object) -> str:
+    """Return what an `eval_engines` answered that can't be run; '' for a right answer."""
     if not isinstance(answer, EngineSet):
         return f"{answer!r}; right is an EngineSet, made of the one it is given"
     if answer.count < 1:

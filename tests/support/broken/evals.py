@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
-from asyncrl import Checkpoint, EvalPlugin, EvalResult, EvalSets, EvalSkip, SetResult, hookimpl
+from asyncrl import Checkpoint, EngineSet, EvalPlugin, EvalResult, EvalSets, EvalSkip, SetResult, hookimpl
 
 from broken.breaking import breaks
 
@@ -71,3 +72,56 @@ class MakesResultsUp(Right):
 
     async def evaluate(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
         return EvalResult({one.name: SetResult(1.0, len(one.prompts), 1, 0.0, 0.0, 1.0, 0.0, 0.0) for one in sets.sets})
+
+
+def made_up(sets: EvalSets) -> EvalResult:
+    return EvalResult({one.name: SetResult(1.0, len(one.prompts), 1, 0.0, 0.0, 1.0, 3.0, 0.0) for one in sets.sets})
+
+
+@breaks("")
+class RightWithEngines(EvalPlugin):
+    @hookimpl
+    def eval_engines(self, rollout: EngineSet) -> EngineSet:
+        return self.engines(rollout)
+
+    @hookimpl
+    async def evaluate_checkpoint(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
+        return await self.evaluate(checkpoint, sets)
+
+    def engines(self, rollout: EngineSet) -> EngineSet:
+        return rollout.derive(2, {})
+
+    async def evaluate(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
+        await sets.pin(checkpoint)
+        return await sets.run(sets.engines)
+
+
+@breaks("test_it_evaluates_the_checkpoint_on_its_own_engines")
+class ForgetsToPin(RightWithEngines):
+    async def evaluate(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
+        return await sets.run(sets.engines)
+
+
+@breaks("test_engines_of_another_version_give_no_result")
+class MakesUpWhatItCannotHave(RightWithEngines):
+    async def evaluate(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
+        checkpoint.require()
+        try:
+            return await super().evaluate(checkpoint, sets)
+        except EvalSkip:
+            return made_up(sets)
+
+
+@breaks("test_a_snapshot_is_left_as_it_was")
+class TidiesUp(RightWithEngines):
+    async def evaluate(self, checkpoint: Checkpoint, sets: EvalSets) -> EvalResult:
+        result = await super().evaluate(checkpoint, sets)
+        shutil.rmtree(checkpoint.require())
+        return result
+
+
+@breaks("test_it_says_which_engines_it_wants")
+class WantsNone(Right):
+    @hookimpl
+    def eval_engines(self, rollout: EngineSet) -> EngineSet:
+        return rollout.derive(0, {})

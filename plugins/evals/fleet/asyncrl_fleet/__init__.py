@@ -20,6 +20,7 @@ class FleetOptions(PluginOptions):
 class Fleet(EvalPlugin):
     """Loads each snapshot into its engines and evaluates there, while rollout and training go on."""
 
+    hook_api = 1
     Options = FleetOptions
     options: FleetOptions
 

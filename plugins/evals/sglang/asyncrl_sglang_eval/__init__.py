@@ -35,6 +35,7 @@ class SGLangOptions(PluginOptions):
 class SGLang(EvalPlugin):
     """Loads each snapshot into its servers and evaluates there, while rollout and training go on."""
 
+    hook_api = 1
     Options = SGLangOptions
     options: SGLangOptions
 

@@ -1,0 +1,9 @@
+"""The plugin keeps the contract of its slot."""
+
+from __future__ import annotations
+
+from asyncrl.testing import EvalSuite
+
+
+class TestFleet(EvalSuite):
+    plugin = "fleet"
