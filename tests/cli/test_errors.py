@@ -25,6 +25,7 @@ FLAGS = """
 --buffer jsonl
 --buffer other:fifo
 --buffer twice
+--observers mine
 --filters reward-variance,lenght
 --loggers jsonl,jsonl
 --buffer

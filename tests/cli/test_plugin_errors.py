@@ -75,7 +75,22 @@ def with_(hook: str, slot_source: str = BUFFER) -> str:
     return slot_source + textwrap.indent(textwrap.dedent(hook).strip(), "    ") + "\n"
 
 
+NO_CLASS = "an entry point that names no class"
+TWO = "two plugins that answer one hook"
+
+
+def counting(what: str) -> str:
+    """A buffer whose constructor does something with its metrics."""
+    return (
+        BUFFER
+        + "    class Metrics(MetricSet):\n        all = Counter('All', unit='x')\n"
+        + "        by_kind = Counter('By kind', unit='x', label='kind')\n"
+        + f"    def __init__(self, options, run):\n        super().__init__(options, run)\n        {what}\n"
+    )
+
+
 LOADING: dict[str, tuple[str, str]] = {
+    NO_CLASS: ("buffer", BUFFER),
     "a module that is not there": ("buffer", ""),
     "a module that imports what is not there": ("buffer", "import no_such_module"),
     "a module that is no Python": ("buffer", "def ("),
@@ -189,6 +204,11 @@ CONSTRUCTING: dict[str, str] = {
     ),
     "options that this node refuses, quoting a secret": REFUSING,
     "a constructor that raises what is no Exception": with_("def __init__(self, options, run): raise GeneratorExit"),
+    "a metric with a label too few": counting("self.metrics.by_kind.add(1)"),
+    "a metric with a label too many": counting("self.metrics.all.add(1, 'a')"),
+    "a metric that is not declared": counting("self.metrics.more = 3"),
+    TWO: with_("@hookimpl\ndef score_group(self, group): return 1")
+    + "class Observer(Plugin):\n    @hookimpl\n    def score_group(self, group): return 1\n",
     "a hook that the constructor sets": with_(
         "def __init__(self, options, run):\n    super().__init__(options, run)\n    self.buffer_size = lambda: 0"
     ),
@@ -214,7 +234,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tup
             module = f"mine_{section.lower()}_{number}"
             install_toys(path)
             modules = {module: source} if source or section != "Loading" else {}
-            install(path, "dist-mine", {SLOTS[slot].group: {"mine": f"{module}:Mine"}}, modules=modules)
+            target = module if fault == NO_CLASS else f"{module}:Mine"
+            more = {SLOTS["observers"].group: {"other": f"{module}:Observer"}} if fault == TWO else {}
+            install(path, "dist-mine", {SLOTS[slot].group: {"mine": target}, **more}, modules=modules)
             action = {"Loading": loaded, "Hooks": loaded, "Building": built, "Notes": noted}[section]
             text, code = answer(path, lambda path=path, slot=slot, fault=fault, action=action: action(path, slot, fault))
             text = text.replace(str(path / f"{module}.py"), "mine.py").replace(module, "mine").replace(str(path), "DIR")
@@ -248,7 +270,8 @@ def built(path: Path, slot: str, fault: str) -> str:
     version = "2.0" if "version" in fault else "1.0"
     name = "theirs" if "nothing" in fault else "mine"
     options = f'{{"token": "{SECRET}"}}' if "secret" in fault else "{}"
-    build_host([PluginSpec(slot, name, "dist-mine", version, options)], FACTS)
+    specs = [PluginSpec(slot, name, "dist-mine", version, options)]
+    build_host([*specs, PluginSpec("observers", "other", "dist-mine", version, "{}")] if fault == TWO else specs, FACTS)
     return "accepted"
 
 

@@ -106,6 +106,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs_more = "Requires-Python: >=3.11\nRequires-Dist: asyncrl-core\nRequires-Dist: pytest; extra == 'test'\n"
     (words / "METADATA").write_text((words / "METADATA").read_text() + needs_more)
     from_folder(words, project(top / "words", other_words), editable=True)
+    numberless = '[project]\nname = "dist-numberless"\nversion = "one"\ndescription = "What dist-numberless does."\n'
+    numberless += '[project.entry-points."asyncrl.observers"]\nnumberless = "fine:Fine"\n'
+    from_folder(observer("dist-numberless"), project(top / "numberless", numberless), editable=True)
+    from_folder(observer("dist-garbled"), project(top / "garbled", "[project\n"), editable=True)
     renamed = '[project]\nname = "dist-new-name"\nversion = "1.0"\ndescription = "What dist-old-name does."\n'
     renamed += '[project.entry-points."asyncrl.observers"]\nold-name = "fine:Fine"\n'
     from_folder(observer("dist-old-name"), project(top / "renamed", renamed), editable=True)
