@@ -77,8 +77,7 @@ class SGLangEngine(EnginePlugin):
     def engine_needs(self) -> EngineNeeds:
         if self.options.urls:
             return EngineNeeds(gpus=0, cpus=0)
-        size = self.options.tensor_parallel * self.options.data_parallel
-        return EngineNeeds(gpus=size if self.run.device.startswith("cuda") else 0, cpus=1)
+        return EngineNeeds(gpus=self._devices() if self.run.device.startswith("cuda") else 0, cpus=1)
 
     @hookimpl
     def engine_server(self, place: EnginePlace) -> ServerSpec:
@@ -107,6 +106,14 @@ class SGLangEngine(EnginePlugin):
         argv = (self._python(), "-m", "sglang.launch_server", *words(arguments))
         return self._spec(argv, f"http://{place.host}:{place.port}", env | options.env)
 
+    def _devices(self) -> int:
+        """Devices of one server: with attention in parallel over the data, the copies share those of the tensor parallel model."""
+        shared = self._asked("enable-dp-attention")
+        return self.options.tensor_parallel * (1 if shared else self.options.data_parallel)
+
+    def _asked(self, flag: str) -> bool:
+        return bool(self.options.server_args.get(flag) or self.options.server_args.get(flag.replace("-", "_")))
+
     def _spec(self, argv: tuple[str, ...], url: str, env: dict[str, str]) -> ServerSpec:
         return ServerSpec(
             argv=argv,
@@ -116,6 +123,8 @@ class SGLangEngine(EnginePlugin):
             comparable_digest=False,
             needs_begin_end=True,
             drops_stale_prefixes=False,
+            takes_seeds=self._asked("enable-deterministic-inference"),  # without it, a seed is silently ignored
+            weight_ranks=self.options.tensor_parallel if self.options.data_parallel == 1 else 0,  # SGLang refuses several copies
         )
 
     def _python(self) -> str:

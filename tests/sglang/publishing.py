@@ -1,0 +1,43 @@
+"""A trainer's side of publications that holds any model, with the real export, digest and broadcast."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import torch
+from asyncrl import WeightGroup, WeightManifest
+from asyncrl.training.digest import weights_digest
+from asyncrl.training.interfaces import Exported
+from asyncrl_fsdp.broadcast import WeightSender, gather_bucket, manifest
+
+BUCKET_BYTES = 500_000  # several buckets
+FLOAT = torch.float32
+
+
+class Source:
+    """Publishes `model`; satisfies `TrainerSide`."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.digest = weights_digest(model.named_parameters())
+        self._sender = WeightSender()
+        self._manifest = manifest(model, FLOAT, BUCKET_BYTES)
+
+    async def export(self, directory: Path) -> Exported:
+        await asyncio.to_thread(self.model.save_pretrained, directory)
+        return Exported(directory, self._manifest.num_bytes, self.digest)
+
+    async def manifest(self) -> WeightManifest:
+        return self._manifest
+
+    async def join(self, group: WeightGroup) -> None:
+        await asyncio.to_thread(self._sender.join, group, torch.device("cpu"))
+
+    async def broadcast(self, index: int) -> int:
+        tensors = gather_bucket(self.model, self._manifest.buckets[index], FLOAT)
+        return await asyncio.to_thread(self._sender.send, tensors)
+
+    async def leave(self) -> None:
+        await asyncio.to_thread(self._sender.leave)

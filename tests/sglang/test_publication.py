@@ -1,0 +1,118 @@
+"""New weights in the middle of requests, on real servers: nothing is aborted, and every token is under the version it is said to be."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from asyncrl.rollout.engine import GenerateRequest
+from asyncrl.samples import SamplingParams
+from models import greedy, logprobs, on_an_old_cache
+from publishing import Source
+
+WAYS = [(method, mode) for method in ("disk", "broadcast") for mode in ("retract", "in_place")]
+PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
+COUNT = 500
+TAIL = 24
+
+
+def ask(prompt: list[int], count: int) -> GenerateRequest:
+    return GenerateRequest(np.array(prompt, dtype=np.int32), SamplingParams(count, temperature=0.0), prompt[0])
+
+
+@pytest.mark.parametrize(("method", "mode"), WAYS)
+async def test_requests_in_flight_go_on_under_the_new_weights(world, models, reference, method, mode):
+    """Field reports 1 and 23."""
+    a, b = reference(models.a), reference(models.b)
+    publisher = world.publisher(method, mode, Source(b))
+    flying = [asyncio.create_task(world.pool.generate(ask(prompt, COUNT))) for prompt in PROMPTS]
+    await asyncio.gather(*(has_run(server, len(PROMPTS) // 2) for server in world.servers))
+    assert await publisher.publish(1.0) == 1
+    answers = await asyncio.gather(*flying)
+    after = await asyncio.gather(*(world.pool.generate(ask(prompt, TAIL)) for prompt in PROMPTS))
+
+    spanned = 0
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        output = answer.token_ids.tolist()
+        assert (answer.finish_reason, len(output)) == ("length", COUNT)
+        versions = [version for version, _ in answer.spans]
+        assert versions in ([0], [0, 1]), answer.spans
+        if versions == [0]:
+            continue
+        spanned += 1
+        cut = answer.spans[0][1]
+        assert output[:cut] == greedy(a, prompt, cut)
+        count = min(TAIL, COUNT - cut)
+        head = prompt + output[:cut]
+        fresh = greedy(b, head, count) if mode == "retract" else on_an_old_cache(a, b, head, count)
+        assert output[cut : cut + count] == fresh
+        if mode == "retract":
+            want = logprobs(b, head, output[cut:])[range(COUNT - cut), output[cut:]].numpy()
+            assert np.abs(answer.logprobs[cut:] - want).max() < 1e-4
+    assert spanned == len(PROMPTS)
+
+    for prompt, answer in zip(PROMPTS, after, strict=True):
+        assert answer.spans == ((1, TAIL),)
+        assert answer.token_ids.tolist() == greedy(b, prompt, TAIL), "a prefix of the old weights was used"
+    assert [await client.served_version() for client in world.clients] == [1, 1]
+
+
+async def test_no_prefix_of_the_old_weights_is_used_though_the_server_is_never_idle(world, models, reference):
+    """Frozen in place, a server can't flush its cache; requests of the new version must not find the old one's prefixes."""
+    a, b = reference(models.a), reference(models.b)
+    shared = list(range(3, 43))
+    busy = asyncio.create_task(world.clients[0].generate(ask([60, 61], 3000)))
+    before = await world.clients[0].generate(ask(shared, TAIL))
+    assert before.token_ids.tolist() == greedy(a, shared, TAIL)
+    await world.publisher("disk", "in_place", Source(b)).publish(1.0)
+    after = await asyncio.gather(*(world.clients[0].generate(ask(shared, TAIL)) for _ in range(2)))
+    assert [answer.token_ids.tolist() for answer in after] == [greedy(b, shared, TAIL)] * 2
+    assert not busy.done()
+    await world.clients[0].abort_all()
+    await busy
+
+
+async def test_a_group_shares_its_prefix(world):
+    """The server computes a group's prompt once: later samples find it in its cache."""
+    prompt = list(range(3, 53))
+    await world.pool.generate(ask(prompt, 4))
+    calls = [{"input_ids": prompt, "sampling_params": {"max_new_tokens": 4}} for _ in range(3)]
+    first = [server.call("/generate", calls[0])["meta_info"]["cached_tokens"] for server in world.servers]
+    assert sorted(first) == [0, len(prompt) - 1]
+
+
+async def test_an_update_that_changes_nothing_is_refused(world, models, reference):
+    """Field report 22."""
+    from asyncrl.errors import PublicationError
+
+    source = Source(reference(models.a))
+    publisher = world.publisher("disk", "retract", source)
+    source.digest = "something else"  # it says that the weights are new
+    with pytest.raises(PublicationError, match="its weights did not change"):
+        await publisher.publish(1.0)
+
+
+async def test_publishing_again_and_again_keeps_versions_in_order(world, models, reference):
+    a, b = reference(models.a), reference(models.b)
+    source = Source(b)
+    publisher = world.publisher("broadcast", "retract", source)
+    flying = [asyncio.create_task(world.pool.generate(ask(prompt, COUNT))) for prompt in PROMPTS]
+    await asyncio.gather(*(has_run(server, 1) for server in world.servers))
+    for version, model in ((1, b), (2, a), (3, b)):
+        source.__dict__.update({k: v for k, v in Source(model).__dict__.items() if k != "_sender"})
+        assert await publisher.publish(1.0) == version
+    await publisher.close()
+    for answer in await asyncio.gather(*flying):
+        versions = [version for version, _ in answer.spans]
+        assert answer.finish_reason == "length" and versions == sorted(set(versions)) and sum(n for _, n in answer.spans) == COUNT
+
+
+async def has_run(server, count: int) -> None:
+    """Wait until so many requests run and have generated something."""
+    async with asyncio.timeout(60):
+        while True:
+            loads = (await asyncio.to_thread(server.call, "/v1/loads"))["loads"]
+            if sum(load["num_running_reqs"] for load in loads) >= count:
+                return
+            await asyncio.sleep(0.02)
