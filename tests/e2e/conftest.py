@@ -92,17 +92,16 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path, cache_dir: Path) -> Iterator[Any]:
-    """Return a function that starts `asyncrl train` on the demo with more flags."""
+def launch(tmp_path: Path) -> Iterator[Any]:
+    """Return a function that starts an `asyncrl` command on a run directory."""
     started: list[Run] = []
 
-    def begin(*flags: str, file: Path = DEMO, name: str = "run", env: dict[str, str] | None = None) -> Run:
+    def begin(*arguments: str, directory: Path, env: dict[str, str] | None = None) -> Run:
         mark = f"mark-{uuid.uuid4().hex}"
-        argv = [sys.executable, "-m", "asyncrl", "train", str(file), "--name", name, "--runs-dir", str(tmp_path / "runs")]
         publish_dir = Path("/dev/shm") / mark  # shared memory of its own, so that what is left can be told apart
         publish_dir.mkdir()
         process = subprocess.Popen(
-            [*argv, "--cache-dir", str(cache_dir), "--publish-dir", str(publish_dir), *flags],
+            [sys.executable, "-m", "asyncrl", arguments[0], "--publish-dir", str(publish_dir), *arguments[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -110,7 +109,7 @@ def start(tmp_path: Path, cache_dir: Path) -> Iterator[Any]:
             env={**os.environ, **(env or {}), "ASYNCRL_TEST_MARK": mark, "OMP_NUM_THREADS": "1"},
             cwd=tmp_path,
         )
-        started.append(Run(process, tmp_path / "runs" / name, mark, publish_dir))
+        started.append(Run(process, directory, mark, publish_dir))
         return started[-1]
 
     yield begin
@@ -119,3 +118,25 @@ def start(tmp_path: Path, cache_dir: Path) -> Iterator[Any]:
             run.process.send_signal(signal.SIGKILL)
             run.process.wait()
         shutil.rmtree(run.publish_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def start(launch: Any, tmp_path: Path, cache_dir: Path) -> Any:
+    """Return a function that starts `asyncrl train` on the demo with more flags."""
+
+    def begin(*flags: str, file: Path = DEMO, name: str = "run", env: dict[str, str] | None = None) -> Run:
+        runs = tmp_path / "runs"
+        where = ("--name", name, "--runs-dir", str(runs), "--cache-dir", str(cache_dir))
+        return launch("train", str(file), *where, *flags, directory=runs / name, env=env)
+
+    return begin
+
+
+@pytest.fixture
+def resume(launch: Any) -> Any:
+    """Return a function that starts `asyncrl resume` on a former run."""
+
+    def begin(run: Run, *flags: str, env: dict[str, str] | None = None) -> Run:
+        return launch("resume", str(run.directory), *flags, directory=run.directory, env=env)
+
+    return begin

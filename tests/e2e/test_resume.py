@@ -1,0 +1,156 @@
+"""A run that ended in whatever way goes on as if nothing had been, and the books prove it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asyncrl.training.stored import choose
+from fake_distributions import install
+
+pytestmark = pytest.mark.slow
+
+EVERYTHING_IS_TRAINED = ("--filters", "", "--staleness", "none")
+"""So that a prompt is either trained or still open."""
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> dict[str, str]:
+    """Environment of runs that write down their batches."""
+    install(tmp_path / "site", "ends", {"asyncrl.observers": {"ends": "ends_plugin:Ends"}})
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(Path(__file__).parents[1] / "support")])}
+
+
+def kill(run: Any) -> None:
+    run.process.send_signal(signal.SIGKILL)
+    run.process.communicate()
+
+
+def check_whole(run: Any, steps: int, *, batch_size: int = 16) -> None:
+    """Every step is in each file once; each prompt was trained once or is still open."""
+    assert run.wait() == 0, run.output
+    assert run.summary["outcome"] == "completed" and run.summary["steps"] == steps
+    assert [line["step"] for line in run.metrics()] == list(range(1, steps + 1))
+    assert [line["step"] for line in run.lines("steps.jsonl")] == list(range(1, steps + 1))
+    seconds = [line["step"] for line in run.metrics("wall_seconds")]
+    assert len(seconds) == steps and seconds == sorted(seconds)
+    traced = [line["prompt_id"] for line in run.lines("trace.jsonl")]
+    assert len(traced) == len(set(traced))
+    batches = {step: prompts for step, prompts in run.lines("batches.jsonl")}  # a step that was trained again: its later line
+    trained = [prompt for prompts in batches.values() for prompt in prompts]
+    assert len(trained) == len(set(trained)) == steps * batch_size
+    ledger = choose(run.directory / "checkpoints").run["rollout"]["ledger"]
+    still_open = [prompt for prompt, _ in ledger["open"]]
+    assert sorted([*trained, *still_open]) == list(range(ledger["cursor"]))
+    books = run.summary["books"]
+    assert books["trained"] == len(trained) and books["issued"] == books["trained"] + books["unfinished"]
+    assert run.left_behind() == []
+
+
+def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends) -> None:
+    """Field reports 20 and 21."""
+    flags = ("--steps", "6", "--save-interval", "2", "--eval-interval", "3", "--observers", "ends", *EVERYTHING_IS_TRAINED)
+    run = start(*flags, env=ends)
+    run.wait_for_step(3)
+    other = resume(run, env=ends)
+    assert other.wait() == 2, other.output
+    assert f"is still alive: process {run.process.pid} on " in other.output
+    kill(run)
+    run = resume(run, env=ends)
+    check_whole(run, 6)
+    assert [(line["step"], line["version"], line["skipped"]) for line in run.evals()] == [(0, 0, ""), (3, 3, ""), (6, 6, "")]
+    assert [line["step"] for line in run.metrics("eval_step")] == [0, 3, 6]
+    assert run.summary["evaluations"] == 2
+
+
+@pytest.mark.minutes
+def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_ranks_and_engines(start, resume, ends) -> None:
+    """Field reports 20 and 21."""
+    flags = ("--steps", "14", "--save-interval", "1", "--eval-interval", "4", "--observers", "ends", *EVERYTHING_IS_TRAINED)
+    run = start(*flags, env=ends)
+    checkpoints = run.directory / "checkpoints"
+
+    run.wait_until(lambda: (checkpoints / ".step-3.partial").exists(), "the third checkpoint to be written")
+    kill(run)
+    run = resume(run, "--trainer-ranks", "2", "--num-engines", "2", env=ends)
+    run.wait_until(lambda: (checkpoints / "step-6").exists(), "the sixth checkpoint")
+    kill(run)
+    run = resume(run, "--trainer-ranks", "1", env=ends)
+    run.wait_for_step(9)
+    kill(run)
+    run = resume(run, "--num-engines", "1", "--publish-method", "broadcast", env=ends)
+    run.wait_until(lambda: (checkpoints / ".step-12.partial").exists(), "the twelfth checkpoint to be written")
+    kill(run)
+    run = resume(run, env=ends)
+    check_whole(run, 14)
+    assert [line["step"] for line in run.evals()] == [0, 4, 8, 12, 14]
+
+
+@pytest.mark.minutes
+def test_going_on_between_two_publications_counts_as_one(start, resume, ends) -> None:
+    flags = ("--steps", "6", "--save-interval", "1", "--publish-interval", "2", "--eval-interval", "0", "--observers", "ends")
+    run = start(*flags, *EVERYTHING_IS_TRAINED, env=ends)
+    run.wait_until(lambda: (run.directory / "checkpoints" / "step-3").exists(), "the third checkpoint")
+    kill(run)
+    run = resume(run, "--from", "step-3", env=ends)
+    check_whole(run, 6)
+    assert [line["values"]["run/weight_version"] for line in run.metrics()] == [0, 1, 1, 3, 3, 4]
+
+
+LOCKSTEP = (
+    *("--steps", "6", "--batch-size", "4", "--group-size", "4", "--save-interval", "1", "--keep-checkpoints", "9"),
+    *(
+        "--eval-interval",
+        "0",
+        "--scheduler",
+        "lockstep",
+        "--filters",
+        "",
+        "--staleness",
+        "none",
+        "--max-concurrent-samples",
+        "16",
+    ),
+    *(
+        "--engine.max-running",
+        "1",
+        "--engine.prefix-entries",
+        "0",
+    ),  # alone in its batch, a request's numbers are the same to the last bit
+)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_resumed_lockstep_run_has_the_weights_of_one_that_was_not_interrupted(start, resume, number: signal.Signals) -> None:
+    whole = start(*LOCKSTEP, name="whole")
+    run = start(*LOCKSTEP, name="interrupted")
+    run.wait_for_step(3)
+    run.process.send_signal(number)
+    run.process.communicate()
+    run = resume(run)
+    assert run.wait() == 0, run.output
+    assert whole.wait() == 0, whole.output
+    for step in range(1, 7):
+        weights = [(one.directory / f"checkpoints/step-{step}/model/model.safetensors").read_bytes() for one in (whole, run)]
+        assert weights[0] == weights[1], f"step {step}"
+    for name in ("books", "tokens", "staleness"):
+        assert run.summary[name] == whole.summary[name]
+
+
+def test_a_run_that_is_complete_goes_on_only_if_more_is_asked_for(start, resume) -> None:
+    run = start("--steps", "1", "--eval-interval", "0")
+    assert run.wait() == 0, run.output
+    again = resume(run)
+    assert again.wait() == 2, again.output
+    assert "steps: the run has trained all its 1 steps (to train it further, ask for more: --steps 2)" in again.output
+    before = json.loads((run.directory / "summary.json").read_text())
+    more = resume(run, "--steps", "2")
+    assert more.wait() == 0, more.output
+    assert [line["step"] for line in more.metrics()] == [1, 2]
+    assert more.summary["books"]["issued"] >= before["books"]["issued"]
+    assert more.left_behind() == []
