@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -197,6 +198,20 @@ def test_an_import_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path
     (finding,) = looked.findings
     assert finding.kind == "broken"
     assert "importing or making it did not end within" in finding.message
+    assert ended(int(child.read_text()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_import_that_does_not_end_ends_with_the_command(number: int, tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    source = f"import os, pathlib, time\npathlib.Path({str(child)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    install(tmp_path, "dist-hangs", {"asyncrl.observers": {"hangs": "hangs:Fine"}}, modules={"hangs": source})
+    command = [sys.executable, "-m", "asyncrl", "plugins", "check", "hangs", "--timeout", "500"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    while not (child.exists() and child.read_text()):
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait() == (128 + signal.SIGTERM if number == signal.SIGTERM else -signal.SIGKILL)
     assert ended(int(child.read_text()))
 
 

@@ -21,6 +21,7 @@ import asyncrl.testing
 import pytest
 from asyncrl.cli.main import main
 from asyncrl.cli.new import SKETCHES, contents, write
+from asyncrl.cli.test import read_attributes
 from asyncrl.errors import AsyncrlError
 from asyncrl.hookspecs import HOOK_API
 from asyncrl.options import resolve
@@ -135,6 +136,18 @@ def test_the_commands_of_its_readme_are_accepted(
     (info,) = [shlex.split(command) for command in commands if command.startswith("plugins info")]
     assert main(info) == 0
     assert f"{slot} plugin my-{slot}: " in capsys.readouterr().out
+    (test,) = [shlex.split(command) for command in commands if command.startswith("plugins test")]
+    assert test[2] == f"{slot}:my-{slot}"
+    declared = read_attributes(discover().pick(slot, f"my-{slot}", ""), [word for word in test[3:] if word != "--declare"])
+    assert declared == promised(sources[slot] / "tests" / f"test_my_{slot}.py")
+
+
+def promised(test: Path) -> dict[str, object]:
+    """What the suite class of a plugin's test promises in plain values."""
+    (suite,) = [node for node in ast.parse(test.read_text()).body if isinstance(node, ast.ClassDef)]
+    pairs = [(node.targets[0], node.value) for node in suite.body if isinstance(node, ast.Assign)]
+    named = {key.id: value.value for key, value in pairs if isinstance(key, ast.Name) and isinstance(value, ast.Constant)}
+    return {name: value for name, value in named.items() if name != "plugin"}
 
 
 @pytest.mark.parametrize("name", ["x", "an-extraordinarily-long-name-of-a-plugin-42"])

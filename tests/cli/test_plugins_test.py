@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,14 @@ limit
 limit --set limt=3
 limit --set limit=-1
 limit --set limit
-limit --declare boundd=3
-limit --declare bound
+limit --set limit=3 --declare boundd=3
+limit --set limit=3 --declare bound
+limit --set limit=3 --declare bound=soon
+limit --set limit=3 --declare imports=torch
+fifo --declare order=random
+fifo --declare evicts=yes
 limit --set limit=3 -k nosuchrule
+limit --set limit=3 -k not
 several --set limit=3
 broken
 """.strip().splitlines()
@@ -87,6 +94,35 @@ def test_a_plugin_that_ends_the_process_is_exit_code_3(site: Path) -> None:
     assert "ended the process of its tests by signal 9" in done.stderr
 
 
+SLOW = """
+import time
+from asyncrl import Plugin, hookimpl
+class Slow(Plugin):
+    @hookimpl
+    def judge_staleness(self, group, version):
+        open("begun", "w").close()
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_in_the_middle_it_leaves_no_process_and_told_to_end_no_folder_either(number: int, tmp_path: Path) -> None:
+    install(tmp_path, "slow", {"asyncrl.staleness": {"slow": "slow:Slow"}}, modules={"slow": SLOW})
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(temporary)}
+    command = [sys.executable, "-m", "asyncrl", "plugins", "test", "slow", "-k", "test_its_verdicts_are_verdicts"]
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    with process:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+        process.send_signal(number)
+        process.stdout.read()  # ends when the last process that holds it has ended
+    assert process.returncode == (128 + signal.SIGTERM if number == signal.SIGTERM else -signal.SIGKILL)
+    assert number == signal.SIGKILL or list(temporary.iterdir()) == []
+
+
 @pytest.mark.parametrize("missing", ["pytest", "hypothesis"])
 def test_without_pytest_it_names_the_extra(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -104,8 +140,9 @@ def test_the_mistakes_are_answered_as_in_the_golden_file(
     monkeypatch.syspath_prepend(site)
     answers = {}
     for mistake in MISTAKES:
-        assert main(["plugins", "test", *mistake.split()]) == (3 if mistake == "broken" else 2), mistake
-        answers[mistake] = re.sub(r"\(installed: .*", "(installed: …)", capfd.readouterr().err.splitlines()[0])
+        assert main(["plugins", "test", *mistake.split()]) == (3 if mistake.startswith("broken") else 2), mistake
+        told = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("asyncrl: "))
+        answers[mistake] = re.sub(r"\(installed: .*", "(installed: …)", told)
     text = "".join(f"asyncrl plugins test {mistake}\n    {answer}\n" for mistake, answer in answers.items())
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from asyncrl.cli.check_metadata import look
+from asyncrl.cli.children import die_with_owner, unwinding
 from asyncrl.cli.plugins import matching
 from asyncrl.plugins import Catalog, Found, discover
 
@@ -53,7 +54,8 @@ class Looked:
 def run(arguments: Namespace) -> int:
     """Print what was found; returns 0 when all is well, else 3."""
     catalog = chosen(discover(), arguments.names)
-    looked = asyncio.run(look_at_all(catalog.plugins, arguments.timeout, arguments.jobs))
+    with unwinding():
+        looked = asyncio.run(look_at_all(catalog.plugins, arguments.timeout, arguments.jobs))
     findings = in_order([finding for one in looked for finding in one.findings], catalog)
     if arguments.json:
         print(json.dumps(as_json(looked, findings), indent=2))
@@ -96,6 +98,7 @@ async def look_at(found: Found, timeout: float) -> Looked:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=die_with_owner,
     )
     try:
         job = json.dumps({"path": sys.path, "found": asdict(found)}).encode()

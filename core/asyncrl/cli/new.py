@@ -23,18 +23,20 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 class Sketch:
     """What a slot's template (`asyncrl/templates/SLOT.py`) has beside its code.
 
-    `example` is one of its options with another value than the default; `needs` are dependencies beside asyncrl-core.
+    `example` is one of its options with another value than the default; `needs` are dependencies beside asyncrl-core; `declares` is
+    what its test promises the suite.
     """
 
     example: str
     needs: tuple[str, ...] = ()
+    declares: str = ""
 
 
 SKETCHES: dict[str, Sketch] = {
     "task": Sketch("digits 3"),
     "producer": Sketch("tries 3"),
     "scheduler": Sketch("batches-ahead 1.5"),
-    "buffer": Sketch("capacity-factor 3"),
+    "buffer": Sketch("capacity-factor 3", declares=" --declare order=freshest --declare evicts=true"),
     "filters": Sketch("max-truncated 0.25"),
     "staleness": Sketch("max-gap 4"),
     "engine": Sketch("start-timeout 600"),
@@ -97,6 +99,7 @@ def contents(slot: str, name: str) -> dict[str, str]:
         "@dependencies@": ", ".join(f'"{need}"' for need in needs),
         "@group@": SLOTS[slot].group,
         "@slot@": slot,
+        "@declares@": sketch.declares,
         "@example@": f"{slot}.{name}.{sketch.example}" if SLOTS[slot].many else f"{slot}.{sketch.example}",
     }
     files = {

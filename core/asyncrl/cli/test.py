@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.checking import build, hint
+from asyncrl.cli.children import die_with_owner, unwinding
 from asyncrl.cli.plugins import matching
 from asyncrl.errors import OptionError, PluginError, UserError
 from asyncrl.fields import plain
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from asyncrl.testing import BaseSuite
 
 COMMAND = "asyncrl plugins test"
-ALL_PASSED, SOME_FAILED, INTERRUPTED, NONE_CHOSEN = 0, 1, 2, 5
+ALL_PASSED, SOME_FAILED, INTERRUPTED, NOT_UNDERSTOOD, NONE_CHOSEN = 0, 1, 2, 4, 5
 """Exit codes of pytest."""
 PYTEST = "import json, sys; sys.path[:], arguments = json.loads(sys.argv[1]); import pytest; sys.exit(pytest.main(arguments))"
 """Runs pytest with this process's own import path, so that it sees the same plugins."""
@@ -49,7 +50,7 @@ def run(arguments: Namespace) -> int:
     source = "from asyncrl.testing import SUITES\n"
     for found in plugins:
         source += suite_source(found, read_options(found, arguments.set), read_attributes(found, arguments.declare))
-    with tempfile.TemporaryDirectory(prefix="asyncrl-suite-") as folder:
+    with unwinding(), tempfile.TemporaryDirectory(prefix="asyncrl-suite-") as folder:
         file = Path(folder, f"test_{plugins[0].name.replace('-', '_')}.py")
         file.write_text(source, encoding="utf-8")
         settings = Path(folder, "pytest.ini")
@@ -58,6 +59,8 @@ def run(arguments: Namespace) -> int:
         code = _pytest([*flags, *(("-k", arguments.k) if arguments.k else ()), str(file)])
     if code == INTERRUPTED:
         raise KeyboardInterrupt
+    if code == NOT_UNDERSTOOD and arguments.k:
+        raise OptionError(f"pytest can't read {arguments.k!r}", origin=f"{COMMAND} -k", remedy="such as 'metric and not ray'")
     if code == NONE_CHOSEN:
         raise OptionError(f"no rule's name matches {arguments.k!r}", origin=f"{COMMAND} -k")
     if code < 0:
@@ -93,9 +96,16 @@ def read_attributes(found: Found, written: Sequence[str]) -> dict[str, Any]:
     """Return the suite's attributes among ATTRIBUTE=VALUE texts; a value is JSON, else text. Raises `OptionError`."""
     if not written:
         return {}
-    from asyncrl.testing import SUITES
+    from typing import get_args, get_type_hints
 
-    known = attributes_of(SUITES[found.slot])
+    from pydantic import TypeAdapter, ValidationError
+
+    from asyncrl.testing import SUITES
+    from asyncrl.testing.books import ORDERS
+
+    suite = SUITES[found.slot]
+    known = attributes_of(suite)
+    types = get_type_hints(suite)
     values = {}
     for name, text in _pairs(written, "--declare"):
         if name not in known:
@@ -105,7 +115,14 @@ def read_attributes(found: Found, written: Sequence[str]) -> dict[str, Any]:
             value = json.loads(text)
         except ValueError:
             value = text
-        values[name] = tuple(value) if isinstance(value, list) else value
+        value = tuple(value) if isinstance(value, list) else value
+        try:
+            values[name] = TypeAdapter(get_args(types[name])[0]).validate_python(value, strict=True)
+        except ValidationError as error:
+            says = f"got {text!r}: {error.errors()[0]['msg'].lower()}"
+            raise OptionError(says, origin=f"--declare {name}", remedy="a value is JSON, else text") from None
+        if name == "order" and value not in (*ORDERS, "any"):
+            raise OptionError(f"got {text!r}, wants one of {', '.join((*ORDERS, 'any'))}", origin="--declare order")
     return values
 
 
@@ -130,9 +147,7 @@ def _need(*packages: str) -> None:
 
 def _pytest(arguments: list[str]) -> int:
     sys.stdout.flush()
-    environment = {
-        **os.environ,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }  # a suite needs no plugin of pytest, and some change what it does
+    # A suite needs no plugin of pytest, some change what it does, and the flags of a project here may need one.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-P", "-c", PYTEST, json.dumps([sys.path, arguments])]
-    return subprocess.run(command, env=environment).returncode
+    return subprocess.run(command, env=environment, preexec_fn=die_with_owner).returncode

@@ -77,6 +77,12 @@ class BufferSuite(StateRules):
     def test_groups_leave_in_the_promised_order(self) -> None:
         """Of the groups held, none of which is due, the first in the suite's `order` leaves first."""
         order = type(self).order  # asked of the object, a function would become its method
+        expect(
+            not isinstance(order, str) or order in (*ORDERS, "any"),
+            promised=f"the suite's `order` is one of {', '.join((*ORDERS, 'any'))}, or a function",
+            happened=f"it is {order!r}",
+            fix="name one of them",
+        )
         key = ORDERS.get(order) if isinstance(order, str) else order
         if key is None:
             pytest.skip("it promises no order")
@@ -112,7 +118,9 @@ class BufferSuite(StateRules):
                 happened=f"with {capacity or PLENTY} groups it {'took one more' if outcome.stored else 'answered FULL'}"
                 f"{', evicting' if outcome.evicted else ''}",
                 fix="compare the size with options.capacity(run.batch_size) before storing"
-                + ("" if self.evicts else "; if it shall evict instead, set evicts = True in the suite"),
+                + (
+                    "" if self.evicts else "; if it shall evict instead, set evicts = True in the suite, or --declare evicts=true"
+                ),
             )
         expect(
             books.size() <= (capacity or PLENTY),

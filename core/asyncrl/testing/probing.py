@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from asyncrl.authoring import RunFacts
+from asyncrl.cli.children import die_with_owner
 
 HEAVY = ("torch", "ray", "transformers", "wandb", "tensorflow", "jax", "vllm", "sglang")
 """Packages that take seconds to import, or memory that a process may not have."""
@@ -59,7 +60,12 @@ def _probe(slot: str, target: str, options: str, run: RunFacts, path: Sequence[s
     job = {"path": path, "target": target, "options": options, "facts": asdict(run), "slot": slot, "heavy": HEAVY}
     script = Path(__file__).with_name("probe.py")
     done = subprocess.run(
-        [sys.executable, "-P", str(script)], input=json.dumps(job), capture_output=True, text=True, timeout=TIMEOUT
+        [sys.executable, "-P", str(script)],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        preexec_fn=die_with_owner,
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from asyncrl.authoring import RunFacts
+from asyncrl.cli.children import die_with_owner
 from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.groups import small_run
 from asyncrl.testing.models import default_model, vocab_size
@@ -231,7 +232,9 @@ class TrainerSuite(BaseSuite):
                     "folder": folder,
                 }
                 command = [sys.executable, "-P", "-m", "asyncrl.testing.trained"]
-                done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=TIMEOUT)
+                done = subprocess.run(
+                    command, input=json.dumps(job), capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=die_with_owner
+                )
             lines = done.stdout.strip().splitlines()
             said = f"the process ended with {done.returncode}: {done.stderr[-2000:]}"
             _SEEN[key] = Seen(**json.loads(lines[-1])) if lines else Seen(error=said)
