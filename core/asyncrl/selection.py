@@ -63,7 +63,7 @@ def choose(
 
     Raises:
         UnknownPlugin, AmbiguousPlugin: a selection means no plugin, or two.
-        OptionError: a plugin is selected twice.
+        OptionError: a plugin is selected twice, or two where there is room for one.
     """
     chosen: list[tuple[Choice, Found]] = []
     notes: list[str] = []
@@ -91,8 +91,12 @@ def _override(
     slot: str, selection: Given, written: Sequence[Choice], catalog: Catalog
 ) -> tuple[list[tuple[Choice, Found]], list[Choice]]:
     """Apply a flag's selection; options of the file go only to the very plugin they were written for."""
-    texts = selection.value
-    names = [name.strip() for text in texts for name in text.split(",") if text.strip()] if SLOTS[slot].many else texts[-1:]
+    texts = selection.value if SLOTS[slot].many else selection.value[-1:]
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if not SLOTS[slot].many:
+        if len(names) > 1:
+            raise OptionError(f"{slot} takes one plugin, got {' and '.join(names)}", origin=selection.origin, remedy="choose one")
+        names = names or texts
     picked = [(name, catalog.pick(slot, name, selection.origin)) for name in names]
     kept: dict[Found, Choice] = {}
     for choice in written:

@@ -25,6 +25,7 @@ FLAGS = """
 --buffer jsonl
 --buffer other:fifo
 --buffer twice
+--buffer fifo,priority
 --observers mine
 --filters reward-variance,lenght
 --loggers jsonl,jsonl
