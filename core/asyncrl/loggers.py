@@ -14,8 +14,8 @@ from asyncrl.metrics import Axis, Declared
 class RunHeader:
     """The run as a logger sees it at its start; `options` is free of secrets.
 
-    `resumed_step` is 0, or the step after which a run goes on: what a logger has written of later steps is told again, so it drops that
-    or keeps the first. It keeps eval points of earlier steps, and weight versions and wall times that came with them.
+    `resumed_step` is -1, or the step after which a run goes on: what a logger has written of later steps is told again, so it drops that
+    or leaves out the second. It keeps eval points of earlier steps, and weight versions and wall times that came with them.
     """
 
     name: str
@@ -23,7 +23,7 @@ class RunHeader:
     steps: int
     options: Mapping[str, Any]
     metrics: tuple[Declared, ...]
-    resumed_step: int = 0
+    resumed_step: int = -1
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class _Run:
 
     async def _train_inside(self, stack: contextlib.AsyncExitStack) -> None:
         core, facts, resumed = self._core, self._facts, self._resumed
-        kept_step = resumed.kept_step if resumed else 0
+        kept_step = resumed.kept_step if resumed else -1
         if resumed:
             resumed.clear()
         header = RunHeader(

@@ -24,7 +24,7 @@ class JsonLines(Plugin):
     @hookimpl
     def log_start(self, header: RunHeader) -> None:
         path = header.directory / FILE_NAME
-        if path.exists():
+        if header.resumed_step >= 0 and path.exists():
             keep_until(path, header.resumed_step)
         self._file = path.open("ab")
 

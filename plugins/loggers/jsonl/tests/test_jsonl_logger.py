@@ -13,9 +13,9 @@ from asyncrl_jsonl_logger import JsonLines
 FACTS = RunFacts(batch_size=2, group_size=2, max_concurrent_samples=4, steps=3)
 
 
-def started(directory: Path) -> Host:
+def started(directory: Path, resumed_step: int = -1) -> Host:
     host = Host([Active("loggers", "jsonl", "asyncrl-plugin-jsonl-logger", "0.1.0", JsonLines(PluginOptions(), FACTS))])
-    host.observe("log_start", header=RunHeader("run", directory, 3, {}, ()))
+    host.observe("log_start", header=RunHeader("run", directory, 3, {}, (), resumed_step))
     return host
 
 
@@ -49,3 +49,28 @@ def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
         host.observe("log_metrics", record=record(step))
         host.observe("log_end", summary={})
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
+def test_a_run_that_goes_on_from_a_step_tells_what_came_after_it_once(tmp_path: Path) -> None:
+    host = started(tmp_path)
+    told = [
+        *((Axis.EVAL_STEP, 0.0), (Axis.TRAIN_STEP, 1.0), (Axis.WEIGHT_VERSION, 1.0), (Axis.WALL_SECONDS, 4.5)),
+        *((Axis.EVAL_STEP, 2.0), (Axis.TRAIN_STEP, 2.0), (Axis.WEIGHT_VERSION, 1.0), (Axis.WALL_SECONDS, 5.5)),
+        *(
+            (Axis.EVAL_STEP, 3.0),
+            (Axis.TRAIN_STEP, 3.0),
+            (Axis.EVAL_STEP, 1.0),
+            (Axis.WEIGHT_VERSION, 2.0),
+            (Axis.WALL_SECONDS, 6.5),
+        ),
+    ]
+    for axis, step in told:
+        host.observe("log_metrics", record=MetricRecord(axis, step, 1000.5, {"a": 1.0}))
+    host.observe("log_end", summary={})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"axis": "train_step", "step": 4, "ti')  # killed while it wrote
+    host = started(tmp_path, resumed_step=2)
+    assert [(line["axis"], line["step"]) for line in lines(tmp_path)] == [*told[:8], (Axis.EVAL_STEP, 1)]
+    host.observe("log_metrics", record=record(3))
+    assert lines(tmp_path)[-1]["step"] == 3
+    host.observe("log_end", summary={})
