@@ -22,13 +22,17 @@ PATIENCE = 60.0
 
 
 def logger(
-    directory: Path, metrics: Sequence[Declared] = (), config: Mapping[str, Any] | None = None, **options: Any
+    directory: Path,
+    metrics: Sequence[Declared] = (),
+    config: Mapping[str, Any] | None = None,
+    resumed_step: int = -1,
+    **options: Any,
 ) -> tuple[Host, Wandb]:
     """Start the logger, offline unless said otherwise."""
     kind = type("Wandb", (Wandb,), {"slot": "loggers", "name": "wandb"})
     plugin = kind(WandbOptions(**{"mode": "offline", **options}), FACTS)
     host = Host([Active("loggers", "wandb", "asyncrl-plugin-wandb", "0.1.0", plugin)])
-    host.observe("log_start", header=RunHeader("my-run", directory, 3, config or {}, tuple(metrics)))
+    host.observe("log_start", header=RunHeader("my-run", directory, 3, config or {}, tuple(metrics), resumed_step))
     return host, plugin
 
 

@@ -30,7 +30,10 @@ ANSWERS: dict[str, Any] = {
 
 
 class WandbServer:
-    """`rows` are the history lines that came, `config` the newest, `exit_code` that of the run; `taking` cleared holds uploads up."""
+    """`rows` are the history lines that came, `config` the newest, `exit_code` that of the run; `taking` cleared holds uploads up.
+
+    `ids` are the runs that clients named, each once. One that is gone on with finds what the rows told.
+    """
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -40,13 +43,32 @@ class WandbServer:
         self.taking = threading.Event()
         self.taking.set()
         self.asked: list[str] = []
+        self.ids: list[str] = []
 
     def graphql(self, request: dict[str, Any]) -> dict[str, Any]:
         name = request["operationName"]
         self.asked.append(name)
         if name == "UpsertBucket" and (config := request["variables"].get("config")):
             self.config = {key: entry["value"] for key, entry in json.loads(config).items()}
+        if name == "UpsertBucket" and (run_id := request["variables"].get("name")) and run_id not in (BUCKET["name"], *self.ids):
+            self.ids.append(run_id)
+        if name == "RunResumeStatus" and self.rows:
+            return {"data": {"model": ANSWERS[name]["model"] | {"bucket": self._bucket()}}}
         return {"data": ANSWERS.get(name, {})}
+
+    def _bucket(self) -> dict[str, Any]:
+        """A run as the server knows it."""
+        summary: dict[str, Any] = {}
+        for row in self.rows:
+            summary |= row
+        lines = {"historyLineCount": len(self.rows), "eventsLineCount": 0, "logLineCount": 0}
+        tails = {"historyTail": json.dumps([json.dumps(self.rows[-1])]), "eventsTail": json.dumps([])}
+        return (
+            BUCKET
+            | lines
+            | tails
+            | {"summaryMetrics": json.dumps(summary), "config": "{}", "wandbConfig": '{"t": 1}', "tags": []}
+        )
 
     def stream(self, request: dict[str, Any]) -> dict[str, Any]:
         self.taking.wait()

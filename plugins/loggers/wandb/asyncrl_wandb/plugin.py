@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from asyncrl import Axis, Counter, EvalRecord, Gauge, MetricRecord, MetricSet, Plugin, RunFacts, RunHeader, hookimpl
@@ -17,8 +19,20 @@ from asyncrl_wandb.series import definitions
 log = logging.getLogger("asyncrl")
 UPLOAD_SHARE = 0.7
 """Of the time at the end; the rest is for closing files."""
+RUN_ID = "wandb-run-id.txt"
 LOST = "queue_full"
 REFUSED = "failed"
+
+
+def run_id_of(directory: Path, *, known: bool) -> str:
+    """Return the id that a run has in W&B: what its directory says if it is `known`, else a new one, which the directory will say."""
+    path = directory / RUN_ID
+    if known and path.is_file():
+        return path.read_text().strip()
+    run_id = secrets.token_hex(4)
+    with contextlib.suppress(OSError):  # it costs going on in the same W&B run, never this one
+        path.write_text(f"{run_id}\n")
+    return run_id
 
 
 class WandbMetrics(MetricSet):
@@ -48,15 +62,17 @@ class Wandb(Plugin):
         options, mode = self.options, self.options.resolved_mode()
         if mode == "disabled":
             return
-        directory = options.dir or header.directory
+        directory, goes_on = options.dir or header.directory, header.resumed_step >= 0
+        run_id = options.run_id or run_id_of(header.directory, known=goes_on)
         start = {
             "project": options.project or os.environ.get("WANDB_PROJECT") or "asyncrl",
             "entity": options.entity,
             "group": options.group,
             "tags": list(options.tags) or None,
             "name": options.run_name or header.name,
-            "id": options.run_id or secrets.token_hex(4),
-            "resume": bool(options.run_id),
+            "id": run_id,
+            "resume": goes_on or bool(options.run_id),
+            "told_again": goes_on,
             "dir": str(directory.absolute()),
             "config": header.options,
             "definitions": definitions(header.metrics),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wandb
+from asyncrl import Axis
 
 from asyncrl_wandb.series import SAMPLE_COLUMNS, SAMPLES
 
@@ -19,6 +20,7 @@ class Session:
     Args:
         start: what `wandb.init` takes (see `INIT`) and
             ``resume``: whether the id is one to go on with;
+            ``told_again``: whether some of what W&B has of it comes again, because the run goes on from a checkpoint;
             ``axes``, ``definitions``: names of the axes, and pairs (metric, axis);
             ``controller``: process whose use of the machine is recorded;
             ``finish_seconds``: after so many at the end W&B stops uploading and leaves the rest on disk.
@@ -46,6 +48,10 @@ class Session:
         self._run = wandb.init(**{name: start[name] for name in INIT}, resume=resume, settings=settings)
         self.url = (self._run.url or "") if online else ""
         self.directory = str(self._run.settings.sync_dir)
+        self._had: dict[str, float] = {}
+        if resume and start["told_again"]:
+            last = {axis: self._run.summary.get(axis) for axis in start["axes"]}
+            self._had = {axis: value for axis, value in last.items() if isinstance(value, int | float)}
         self._exit_code = 1  # the controller was killed, unless it says how the run ended
         self._defined = {"_timestamp", *start["axes"]}
         for axis in start["axes"]:
@@ -54,7 +60,9 @@ class Session:
             self._define(name, axis)
 
     def log(self, axis: str, step: float, seconds: float, values: Mapping[str, float]) -> None:
-        """Log values at a step of their axis, as of `seconds` since the epoch."""
+        """Log values at a step of their axis, as of `seconds` since the epoch. What W&B has already keeps its first values."""
+        if self._has(axis, step):
+            return
         for name in values.keys() - self._defined:  # a label that came up
             self._define(name, axis)
         self._run.log({**values, axis: step, "_timestamp": seconds})
@@ -62,6 +70,8 @@ class Session:
     def samples(self, *rows: Sequence[Any]) -> None:
         """Log a table of completions; each row has `SAMPLE_COLUMNS`."""
         axis = SAMPLE_COLUMNS[0]
+        if self._has(axis, rows[0][0]):
+            return
         self._run.log({SAMPLES: wandb.Table(columns=list(SAMPLE_COLUMNS), data=[list(row) for row in rows]), axis: rows[0][0]})
 
     def end(self, summary: Mapping[str, Any]) -> None:
@@ -72,6 +82,11 @@ class Session:
     def finish(self) -> None:
         """Close W&B's files, and wait until its server has everything. Raises TimeoutError when that takes too long."""
         self._run.finish(exit_code=self._exit_code)
+
+    def _has(self, axis: str, step: float) -> bool:
+        """Whether W&B has a step of an axis. Eval points come in any order, and only the last of them is known."""
+        last = self._had.get(axis)
+        return last is not None and (step == last if axis == Axis.EVAL_STEP else step <= last)
 
     def _define(self, name: str, axis: str) -> None:
         self._defined.add(name)

@@ -92,3 +92,21 @@ def test_a_server_that_stops_taking_records_costs_the_run_no_more_than_the_deadl
     (warning,) = [line.getMessage() for line in caplog.records if line.name == "asyncrl" and line.levelno == logging.WARNING]
     assert "did not take everything in its time" in warning and "wandb sync" in warning
     assert read_offline(tmp_path, "run-*").series("run/speed", "train_step") == [(30, 1.0), (31, 1.0), (32, 1.0)]
+
+
+def test_a_run_that_goes_on_is_the_same_run_in_which_no_step_comes_twice(
+    server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl_wandb.link.LAST_CHANCE_SECONDS", 60.0)  # the run is over before W&B has begun
+
+    def log(host, *steps: int) -> None:
+        for step in steps:
+            host.observe("log_metrics", record=MetricRecord(Axis.EVAL_STEP, step, 1000.0, {"eval/reward/held-out": 0.5}))
+            host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, step, 1000.0, {"run/speed": float(step)}))
+        host.observe("log_end", summary={"outcome": "failed"})
+
+    log(logger(tmp_path, METRICS, mode="online", finish_seconds=120)[0], 1, 2, 3, 4)
+    log(logger(tmp_path, METRICS, mode="online", finish_seconds=120, resumed_step=2)[0], 3, 4, 5, 6)
+    assert [row["train_step"] for row in server.rows if "run/speed" in row] == [1, 2, 3, 4, 5, 6]
+    assert [row["eval_step"] for row in server.rows if "eval_step" in row] == [1, 2, 3, 4, 3, 5, 6]
+    assert server.ids == [(tmp_path / "wandb-run-id.txt").read_text().strip()]
