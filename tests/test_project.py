@@ -72,7 +72,11 @@ def test_every_distribution_says_licence_python_and_readme(folder: Path) -> None
 def test_every_plugin_folder_has_a_readme_one_package_and_tests(folder: Path) -> None:
     assert (folder / "README.md").read_text().startswith(f"# {project(folder)['name']}\n")
     assert len(list(folder.glob("*/__init__.py"))) == 1
-    assert list(folder.glob("tests/test_*.py")), "a plugin's tests live with it"
+    tests = [file.read_text() for file in folder.glob("tests/test_*.py")]
+    assert tests, "a plugin's tests live with it"
+    assert any(re.search(r"^class Test\w+\(\w+Suite\):", text, re.MULTILINE) for text in tests), (
+        "the suite of its slot is one of them"
+    )
 
 
 def test_the_root_distribution_brings_every_first_party_plugin() -> None:
