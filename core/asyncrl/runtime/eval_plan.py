@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from asyncrl.authoring import RunFacts
 from asyncrl.checking import build
 from asyncrl.errors import OptionError, PluginFailed, UserError
+from asyncrl.evaluation.setup import blocks
 from asyncrl.fields import plain, words
 from asyncrl.host import Host
 from asyncrl.options import RunConfig, Selected
@@ -49,10 +50,12 @@ def plan_eval_engines(config: RunConfig, host: Host, facts: RunFacts) -> EvalEng
 
     Raises:
         UserError: an option does not fit, where it was written; an engine plugin that is not installed; a port that is taken.
-        PluginFailed: the answer is no `EngineSet`.
+        PluginFailed: the answer is no `EngineSet`, or the backend uses the rollout engines.
     """
     if not host.has("eval_engines"):
         return None
+    if blocks(host.plugin("eval")):
+        raise PluginFailed(f"{host.owner('eval_engines')} has uses_rollout_engines = True and asks for engines of its own")
     engine = next(one for one in config.plugins if one.found.slot == "engine")
     answer = host.one("eval_engines")(rollout=_rollout_engines(engine, facts))
     fault = fault_of(answer)

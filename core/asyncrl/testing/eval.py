@@ -16,6 +16,7 @@ from asyncrl.errors import EvalSkip
 from asyncrl.evaluation.pin import OwnEngines, OwnEvalSets
 from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
 from asyncrl.evaluation.sets import RunEvalSets
+from asyncrl.evaluation.setup import blocks
 from asyncrl.host import Host
 from asyncrl.ledger import reason_word
 from asyncrl.rollout.engine import EngineSet, GenerateRequest, Generates
@@ -150,8 +151,16 @@ class EvalSuite(BaseSuite):
         )
 
     def test_it_says_which_engines_it_wants(self) -> None:
-        """`eval_engines` answers an EngineSet, made of the rollout's."""
-        host = self._host_with_engines()
+        """`eval_engines` answers an EngineSet, made of the rollout's; a backend that uses the rollout engines has no such hook."""
+        host = self.host()
+        if not host.has("eval_engines"):
+            pytest.skip("it asks for no engines of its own")
+        expect(
+            not blocks(host.plugin("eval")),
+            promised="a backend evaluates on the rollout engines, or on engines of its own",
+            happened="it has uses_rollout_engines = True and implements eval_engines",
+            fix="leave out either",
+        )
         answer = host.one("eval_engines")(rollout=ROLLOUT)
         expect(
             not fault_of(answer),
@@ -198,8 +207,8 @@ class EvalSuite(BaseSuite):
 
     def _host_with_engines(self) -> Host:
         host = self.host()
-        if not host.has("eval_engines"):
-            pytest.skip("it asks for no engines of its own")
+        if not host.has("eval_engines") or blocks(host.plugin("eval")):
+            pytest.skip("it evaluates on no engines of its own")
         return host
 
     def _evaluate(
@@ -306,10 +315,11 @@ def _content(directory: Path) -> dict[str, bytes]:
 
 
 def _own_engines(host: Host, fault: str, stubborn: bool) -> OwnEngines | None:
-    answer = host.one("eval_engines")(rollout=ROLLOUT) if host.has("eval_engines") else None
-    if answer is None or fault_of(answer):
+    if not host.has("eval_engines"):
         return None
-    engines: Any = [_OwnEngine(number, fault, stubborn) for number in range(answer.count)]
+    answer = host.one("eval_engines")(rollout=ROLLOUT)
+    count = 1 if fault_of(answer) else answer.count  # a wrong answer is told by the rule for it
+    engines: Any = [_OwnEngine(number, fault, stubborn) for number in range(count)]
     pool = EnginePool(engines, max_attempts=1, health_interval=0)
     return OwnEngines(engines, pool, must_pin=bool(host.plugin("eval").needs_snapshot))
 
@@ -326,8 +336,7 @@ async def _evaluate(
         return made
 
     runs = RunEvalSets(SETS, engines, produce=produce, make_sampler=sampler, max_concurrent_samples=8)
-    shares = isinstance(plugin, EvalPlugin) and plugin.uses_rollout_engines
-    sets: Any = runs if shares else _Sets(runs, _own_engines(host, engines.fault, stubborn), engines)
+    sets: Any = runs if blocks(plugin) else _Sets(runs, _own_engines(host, engines.fault, stubborn), engines)
     with _snapshot() as complete:
         if directory is None and getattr(plugin, "needs_snapshot", EvalPlugin.needs_snapshot):
             directory = complete

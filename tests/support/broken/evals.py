@@ -121,7 +121,13 @@ class TidiesUp(RightWithEngines):
 
 
 @breaks("test_it_says_which_engines_it_wants")
-class WantsNone(Right):
+class WantsNone(RightWithEngines):
+    def engines(self, rollout: EngineSet) -> EngineSet:
+        return rollout.derive(0, {})
+
+
+@breaks("test_it_says_which_engines_it_wants")
+class WantsBoth(Right):
     @hookimpl
     def eval_engines(self, rollout: EngineSet) -> EngineSet:
-        return rollout.derive(0, {})
+        return rollout.derive(1, {})
