@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asyncrl.checking import hint
 from asyncrl.errors import OptionError, ResourceError, UserError
 from asyncrl.options import RunConfig, resolve
 from asyncrl.plugins import Catalog, discover
@@ -69,6 +70,26 @@ def test_an_error_raised_later_is_told_with_the_origin_of_its_options(place: Pla
     config = place.resolve("seed = 3", "--base-port", "7000")
     error = config.located(ResourceError("port 7000 can't be used", origin="base_port, steps"))
     assert str(error) == "--base-port, steps: port 7000 can't be used"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(place: Place) -> None:
+    assert place.resolve("\N{BYTE ORDER MARK}steps = 7").core.steps == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "near"),
+    [
+        ("STEPS", ["steps", "seed"], "steps"),
+        ("simulate.foo", ["simulate.slots", "simulate.steps"], ""),
+        ("buffer.capacity", ["buffer.capacity_factor", "seed"], "buffer.capacity_factor"),
+        ("capacity_factor", ["buffer.capacity_factor", "seed"], "buffer.capacity_factor"),
+        ("bufer.capacity_factor", ["buffer.capacity_factor", "seed"], "buffer.capacity_factor"),
+    ],
+)
+def test_of_a_misspelled_option_the_nearest_is_named_and_none_that_only_shares_its_table(
+    name: str, options: list[str], near: str
+) -> None:
+    assert hint(name, options, "", otherwise="") == (f"did you mean {near}?" if near else "")
 
 
 def test_without_a_file_the_defaults_are_selected(place: Place) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from textwrap import indent
 from typing import get_type_hints
 
 import pytest
+from asyncrl import waits
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import AmbiguousPlugin, PluginLoadError, PluginMismatch, UnknownPlugin
 from asyncrl.hookspecs import SLOT_HOOKS
@@ -98,6 +102,20 @@ def test_an_editable_install_is_listed_once(path: Path) -> None:
 # Selection ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("wanted", ["", ":", ":mine", "mine:", "dist-mine:"])
+def test_a_selection_with_nothing_before_or_behind_its_colon_is_refused(wanted: str, path: Path) -> None:
+    offer(path, BUFFER)
+    with pytest.raises(UnknownPlugin, match=f"^--buffer: got '{wanted}', wants NAME or DISTRIBUTION:NAME$"):
+        discover([str(path)]).pick("buffer", wanted, "--buffer")
+
+
+@pytest.mark.parametrize("wanted", ["NEWEST-FIRST", "Newest_First", "newest.first", "newestfirst"])
+def test_a_name_in_another_spelling_is_told_the_right_one(wanted: str, path: Path) -> None:
+    install(path, "theirs", {"asyncrl.buffers": {"newest-first": "m:C", "fifo": "m:C"}})
+    with pytest.raises(UnknownPlugin, match=r"did you mean 'newest-first'\?"):
+        discover([str(path)]).pick("buffer", wanted, "--buffer")
+
+
 def test_two_distributions_with_one_name_are_both_listed_and_one_can_be_picked(path: Path) -> None:
     """Field report 31."""
     for order in (["one", "two"], ["two", "one"]):
@@ -176,6 +194,21 @@ def test_one_class_serves_under_two_names(path: Path) -> None:
     plugin = kinds[0](kinds[0].Options(), FACTS)
     plugin.metrics.lines.add(1)
     assert plugin.metrics.drain() == {"loggers/console/lines": {"": 1}}
+
+
+UNTIL_TOLD = "import sys, time\nwhile {word!r} not in sys.stderr.getvalue(): time.sleep(0.01)\n"
+
+
+@pytest.mark.parametrize("doing", ["importing", "making"])
+def test_code_of_a_plugin_that_does_not_end_is_named(doing: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = UNTIL_TOLD.format(word=doing)
+    inside = "    def __init__(self, options, run):\n        super().__init__(options, run)\n" + indent(wait, "        ")
+    name = f"{doing}_slow"
+    offer(path, wait + BUFFER if doing == "importing" else BUFFER + inside, name)
+    monkeypatch.setattr(waits, "SECONDS", 0.1)
+    monkeypatch.setattr(sys, "stderr", told := io.StringIO())
+    build_host([PluginSpec("buffer", name, f"dist-{name}", "1.0", "{}")], FACTS)
+    assert re.search(rf"asyncrl: {doing} buffer plugin '{name}' .*has not ended after 0\.1 s", told.getvalue())
 
 
 # Between processes ----------------------------------------------------------------------------------------------------------

@@ -177,15 +177,21 @@ def _shown(value: Any) -> str:
 def hint(name: str, options: Iterable[str], dashes: str, *, otherwise: str = "asyncrl train --help lists them") -> str:
     """Suggest the nearest option: one with the same last part, else one spelled alike, else say `otherwise`."""
     flat = {option.replace("_", "-"): option for option in options}
-    wanted = name.replace("_", "-")
+    wanted = name.replace("_", "-").lower()
+    table, _, word = wanted.rpartition(".")
     last = {full.rpartition(".")[2]: full for full in reversed(flat)}
-    near = (
-        [last[wanted.rpartition(".")[2]]] if wanted.rpartition(".")[2] in last else difflib.get_close_matches(wanted, flat, n=1)
-    )
-    near = near or [last[part] for part in difflib.get_close_matches(wanted.rpartition(".")[2], last, n=1)]
+    beside = [full for full in flat if full.rpartition(".")[0] == table]  # of these the word alone says how near they are
+    near = [last[word]] if word in last else []
+    near = near or [f"{table}.{part}".lstrip(".") for part in _near(word, [full.rpartition(".")[2] for full in beside])]
+    near = near or _near(wanted, [full for full in flat if full not in beside])
+    near = near or [last[part] for part in _near(word, last)]
     if not near:
         return otherwise
     return f"did you mean {_spelled(near[0], flat[near[0]], dashes)}?"
+
+
+def _near(word: str, words: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(word, list(words), n=1)
 
 
 def _spelled(flag: str, key: str, dashes: str) -> str:

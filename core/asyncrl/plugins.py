@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,9 @@ class Catalog:
             UnknownPlugin: with the nearest name, what is installed for the slot, and other slots that have the name.
             AmbiguousPlugin: two distributions offer the name and none was said.
         """
-        distribution, _, name = wanted.rpartition(":")
+        distribution, colon, name = wanted.rpartition(":")
+        if not name or (colon and not distribution):
+            raise UnknownPlugin(f"got {wanted!r}, wants NAME or DISTRIBUTION:NAME", origin=origin)
         named = [found for found in self.of(slot) if found.name == name]
         matches = [found for found in named if not distribution or normalized(found.distribution) == normalized(distribution)]
         if not matches:
@@ -113,8 +115,8 @@ class Catalog:
             message = f"distribution {distribution!r} offers no {slot} plugin {name!r}; these do: {offers}"
             return UnknownPlugin(message, origin=origin)
         message = f"no {slot} plugin {name!r} is installed"
-        if near := difflib.get_close_matches(name, installed, n=1):
-            message += f"; did you mean {near[0]!r}?"
+        if near := nearest(name, installed):
+            message += f"; did you mean {near!r}?"
         if elsewhere := sorted({found.slot for found in self.plugins if found.name == name}):
             message += f"; there is one for {' and '.join(elsewhere)}"
         for stray in self.strays:
@@ -133,6 +135,13 @@ def _offered(several: Sequence[Found]) -> tuple[str, str]:
 def normalized(distribution: str) -> str:
     """Return a distribution's name as package indexes compare it: ``Asyncrl_Plugin.X`` is ``asyncrl-plugin-x``."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the name that is spelled most like another, whatever their case, dashes and underscores; '' where none is near."""
+    spelled = {normalized(each): each for each in names}
+    near = difflib.get_close_matches(normalized(name), spelled, n=1)
+    return spelled[near[0]] if near else ""
 
 
 def discover(path: Sequence[str] | None = None) -> Catalog:
@@ -194,12 +203,13 @@ def load(found: Found) -> type[Plugin]:
     """
     from asyncrl.authoring import Plugin
     from asyncrl.scrub import said_by
+    from asyncrl.waits import telling
 
     module, _, attribute = found.target.partition("[")[0].partition(":")
     if not attribute.strip():
         raise PluginLoadError(f"{found} can't be loaded: its entry point names no class; right is MODULE:CLASS")
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), telling(f"importing {found}"):
             kind: Any = import_module(module.strip())
         for part in attribute.strip().split("."):
             kind = getattr(kind, part)
@@ -325,9 +335,11 @@ def _same(spec: PluginSpec, catalog: Catalog) -> Found:
 
 def _construct(spec: PluginSpec, kind: type[Plugin], facts: RunFacts) -> Plugin:
     from asyncrl.scrub import said_by, secrets_in
+    from asyncrl.waits import telling
 
     try:
-        plugin = kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
+        with telling(f"making {spec.slot} plugin {spec.name!r} ({spec.distribution} {spec.version})"):
+            plugin = kind(kind.Options.model_validate_json(spec.options, strict=True), facts)
         if not hasattr(plugin, "metrics"):
             raise TypeError("its __init__ does not call super().__init__(options, run)")
         return plugin

@@ -58,7 +58,7 @@ def read_run_file(path: Path, core_options: Mapping[str, Any]) -> RunFile:
         OptionError: it can't be read, is no TOML, or a slot is not written as a table.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         remedy = "the one argument without a flag is the run's file"
         raise OptionError("there is no such file", origin=str(path), remedy=remedy) from None

@@ -19,6 +19,7 @@ import pytest
 from asyncrl import __version__
 from asyncrl.cli.check import KINDS, look_at
 from asyncrl.cli.check_metadata import look
+from asyncrl.cli.main import main
 from asyncrl.plugins import Found, discover
 from fake_distributions import install
 
@@ -231,6 +232,18 @@ def test_an_unknown_name_is_exit_code_2() -> None:
     done = check("fif")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("asyncrl: error: asyncrl plugins check: no plugin 'fif' is installed; did you mean 'fifo'?")
+
+
+@pytest.mark.parametrize("flags", ["--timeout nan", "--timeout inf", "--timeout 0", "--timeout soon", "--jobs 0", "--jobs 1.5"])
+def test_a_limit_that_is_none_is_exit_code_2(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "check", *flags.split()]) == 2
+    assert f"argument {flags.split()[0]}: invalid positive number value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", ":fifo", "fifo:", "buffer:"])
+def test_half_a_name_is_exit_code_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "check", name]) == 2
+    assert f"asyncrl plugins check: got {name!r}, wants NAME, SLOT:NAME or DISTRIBUTION:NAME" in capsys.readouterr().err
 
 
 def test_found_is_what_crosses_to_the_process() -> None:

@@ -122,7 +122,7 @@ def _class_name(slot: str, name: str, code: str) -> str:
 
 def _check(slot: str, name: str, catalog: Catalog, force: bool) -> None:
     if slot not in SLOTS:
-        near = difflib.get_close_matches(slot, SLOTS, n=1, cutoff=0.7)
+        near = difflib.get_close_matches(slot.lower(), SLOTS, n=1, cutoff=0.7)
         hint = f"; did you mean {near[0]!r}?" if near else "; the slot comes before the name" if name in SLOTS else ""
         raise OptionError(f"there is no slot {slot!r}{hint}", origin=COMMAND, remedy=f"slots: {', '.join(SLOTS)}")
     if not NAME.fullmatch(name):

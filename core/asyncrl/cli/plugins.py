@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from asyncrl.cli.main import Parser
 from asyncrl.errors import UnknownPlugin
-from asyncrl.plugins import SLOTS, Catalog, Found, discover, implemented, load, normalized
+from asyncrl.plugins import SLOTS, Catalog, Found, discover, implemented, load, nearest, normalized
 
 Number = TypeVar("Number", int, float)
 
@@ -89,7 +89,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
 def _positive(kind: type[Number]) -> Callable[[str], Number]:
     def read(text: str) -> Number:
-        if (value := kind(text)) <= 0:
+        if not 0 < (value := kind(text)) < math.inf:
             raise ValueError
         return value
 
@@ -122,13 +122,15 @@ def matching(catalog: Catalog, wanted: str, command: str) -> list[Found]:
     Raises:
         UnknownPlugin: there is none.
     """
-    before, _, name = wanted.rpartition(":")
+    before, colon, name = wanted.rpartition(":")
+    if not name or (colon and not before):
+        raise UnknownPlugin(f"got {wanted!r}, wants {NAME_HELP}", origin=command)
     found = [one for one in catalog.plugins if one.name == name and (not before or _is_from(one, before))]
     if found:
         return found
     names = sorted({one.name for one in catalog.plugins})
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, names)
+    hint = f"; did you mean {near!r}?" if near else ""
     raise UnknownPlugin(
         f"no plugin {wanted!r} is installed{hint}",
         origin=command,
