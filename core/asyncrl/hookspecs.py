@@ -84,7 +84,7 @@ OPTIONAL_HOOKS = frozenset(
 )
 """Slot hooks that a plugin of the slot may leave out. Of the hooks of a slot of several, one is enough."""
 
-ANY_PLUGIN_HOOKS = ("check_run", "score_group")
+ANY_PLUGIN_HOOKS = ("check_run", "score_group", "plugin_state", "plugin_restore")
 """Hooks beside the observers' that a plugin of any slot may implement."""
 
 PROCESSES: dict[str, frozenset[str]] = {
@@ -105,7 +105,8 @@ CALLED_IN: dict[str, tuple[str, ...]] = {
         *(hook for hook in SLOT_HOOKS["task"] if hook != "task_model"),
         *(hook for slot in ("producer", "scheduler", "buffer", "filters", "staleness") for hook in SLOT_HOOKS[slot]),
         "evaluate_checkpoint",
-        *("score_group", "on_run_start", "on_group_finished", "on_group_ended", "on_batch", "on_weights_published", "on_run_end"),
+        *("score_group", "plugin_state", "plugin_restore"),
+        *("on_run_start", "on_group_finished", "on_group_ended", "on_batch", "on_weights_published", "on_run_end"),
     ),
     "engine": ("engine_server",),
     "evaluator": ("task_open", "eval_sets", "score_sample", "produce", "evaluate_checkpoint", "task_close"),
@@ -120,6 +121,18 @@ CALLED_IN: dict[str, tuple[str, ...]] = {
 @hookspec
 def check_run(run: RunFacts) -> None:
     """Many; controller, before anything starts. Refuse what cannot work: raise a `UserError` naming the options."""
+
+
+@hookspec
+def plugin_state() -> dict[str, Any]:
+    """Many; rollout, at each checkpoint, between two groups. Return what the plugin has learnt and a resumed run must not forget, such
+    as a scheduler's estimate; JSON. A buffer's groups are kept without it."""
+
+
+@hookspec
+def plugin_restore(state: dict[str, Any]) -> None:
+    """Many; rollout, before anything is generated in a run that goes on. Continue from what the same plugin's `plugin_state`
+    returned; not called where the checkpoint has nothing of it."""
 
 
 # Task: `asyncrl.tasks` ------------------------------------------------------------------------------------------------

@@ -118,10 +118,12 @@ class Host:
         """Whether any active plugin implements the hook; to wrap it is not enough."""
         return bool(self._owners(hook))
 
-    def each(self, hook: str, **arguments: Any) -> list[tuple[Active, Any]]:
-        """Call a synchronous many-hook on every plugin that implements it, in the order of selection."""
+    def each(self, hook: str, of: Active | None = None, **arguments: Any) -> list[tuple[Active, Any]]:
+        """Call a synchronous many-hook on every plugin that implements it, in the order of selection; with `of`, on that one alone."""
         answers = []
         for active, function, names in self._many[hook] if hook in self._many else self._implementations(hook):
+            if of is not None and active is not of:
+                continue
             try:
                 answers.append((active, function(*[arguments[name] for name in names])))
             except AsyncrlError as error:

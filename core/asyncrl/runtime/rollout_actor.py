@@ -17,6 +17,7 @@ from asyncrl.hookspecs import PROCESSES
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.plugin_states import plugin_states, restore_plugins
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.saved_groups import Arrays, pack, unpack
 from asyncrl.rollout.service import RolloutService
@@ -99,12 +100,14 @@ class RolloutActor:
     async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
         """Go on from what `saved` returned in a former life of the run; before `start`."""
         ask = self._host.one("train_prompt")
+        restore_plugins(self._host, saved["plugins"])
         self._service.restore(unpack(saved, arrays, lambda position: ask(position=position)))
 
     async def saved(self) -> tuple[dict[str, Any], Arrays, Progress]:
         """Return what a resumed run needs, as JSON and arrays, and the progress of the same moment."""
         saved, arrays = pack(self._service.state())
-        return saved | {"recorded": self._recorder.recorded}, arrays, await self.progress()
+        extra = {"recorded": self._recorder.recorded, "plugins": plugin_states(self._host)}
+        return saved | extra, arrays, await self.progress()
 
     async def start(self) -> None:
         """Begin to generate."""
