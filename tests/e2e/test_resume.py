@@ -68,6 +68,7 @@ def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends
 
 
 @pytest.mark.minutes
+@pytest.mark.timeout(1800)
 def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_ranks_and_engines(start, resume, ends) -> None:
     """Field reports 20 and 21."""
     flags = ("--steps", "14", "--save-interval", "1", "--eval-interval", "4", "--observers", "ends", *EVERYTHING_IS_TRAINED)
@@ -91,6 +92,7 @@ def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_rank
 
 
 @pytest.mark.minutes
+@pytest.mark.timeout(1800)
 def test_going_on_between_two_publications_counts_as_one(start, resume, ends) -> None:
     flags = ("--steps", "6", "--save-interval", "1", "--publish-interval", "2", "--eval-interval", "0", "--observers", "ends")
     run = start(*flags, *EVERYTHING_IS_TRAINED, env=ends)
@@ -125,6 +127,7 @@ LOCKSTEP = (
 
 
 @pytest.mark.minutes
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_resumed_lockstep_run_has_the_weights_of_one_that_was_not_interrupted(start, resume, number: signal.Signals) -> None:
     whole = start(*LOCKSTEP, name="whole")

@@ -101,8 +101,6 @@ class _Run:
         check_staging(self._core, self._host.plugin("eval"), preflight.model_bytes(self._model))
         self._eval_plan = plan_eval_engines(self._config, self._host, self._facts)
         self._directory.create(self._config.to_toml())
-        if self._resumed:
-            log.info("the run goes on from %s", self._resumed.stored.directory)
 
     # The run --------------------------------------------------------------------------------------------------------------
 
@@ -164,6 +162,7 @@ class _Run:
         core, facts, resumed = self._core, self._facts, self._resumed
         kept_step = resumed.kept_step if resumed else -1
         if resumed:
+            log.info("the run goes on from %s", resumed.stored.directory)
             resumed.clear()
         header = RunHeader(
             name=self._directory.name,
