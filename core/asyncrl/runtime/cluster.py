@@ -35,9 +35,11 @@ class Cluster:
     Args:
         address: as in `ray.init(address=…)`.
         bundles: resources of each actor that needs some, in the order in which `place` hands them out.
+        origin: the options that say how much that is.
     """
 
-    def __init__(self, address: str, bundles: list[EngineNeeds]) -> None:
+    def __init__(self, address: str, bundles: list[EngineNeeds], *, origin: str = "num_engines, trainer_ranks") -> None:
+        self._origin = origin
         self._address = address
         self._bundles = bundles
         self._group: PlacementGroup | None = None
@@ -115,8 +117,8 @@ class Cluster:
         for kind, amount in wanted.items():
             if amount > there.get(kind, 0):
                 raise ResourceError(
-                    f"engines and trainer need {amount:g} {kind}s, there are {there.get(kind, 0):g}",
-                    origin="num_engines, trainer_ranks",
+                    f"the run needs {amount:g} {kind}s, there are {there.get(kind, 0):g}",
+                    origin=self._origin,
                     remedy="use fewer, or --device cpu" if kind == "GPU" else "use fewer",
                 )
         specs = [{"CPU": need.cpus, **({"GPU": need.gpus} if need.gpus else {})} for need in self._bundles]

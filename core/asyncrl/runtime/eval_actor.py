@@ -135,4 +135,5 @@ class EvalActor:
             params=one.params,
             max_retries=self._facts.max_retries,
             metrics=RolloutMetrics("rollout"),
+            seed=self._facts.seed,
         )

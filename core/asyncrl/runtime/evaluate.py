@@ -123,7 +123,7 @@ class CheckpointEvaluation:
     async def _evaluate(self, stack: contextlib.AsyncExitStack, interrupts: Interrupts) -> None:
         core = self._config.core
         needs = list(self._plan.needs) if self._plan else []
-        cluster = Cluster(core.ray_address, needs)
+        cluster = Cluster(core.ray_address, needs, origin="num_engines, eval")
         janitor = Janitor([cluster.temp_dir], [self.directory.lock.descriptor])
         stack.callback(janitor.close)
         stack.callback(cluster.stop)

@@ -93,7 +93,7 @@ class Evaluation:
         try:
             await self.opened()
             call = self._actor.evaluate.remote(checkpoint, addresses)
-            result: EvalResult = await ask(call, f"the evaluation of version {checkpoint.version}")
+            result: EvalResult = await ask(call, f"the evaluation of version {checkpoint.version}", warn=False)  # nobody waits
             return result
         except EvalSkip as skip:
             raise await self._with_tails(skip) from None

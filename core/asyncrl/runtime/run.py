@@ -181,7 +181,7 @@ class _Run:
         rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
         eval_needs = self._eval_plan.needs if self._eval_plan and core.eval_interval else ()
         bundles = [*[engine_needs] * core.num_engines, *[rank_needs] * core.trainer_ranks, *eval_needs]
-        cluster = Cluster(core.ray_address, bundles)
+        cluster = Cluster(core.ray_address, bundles, origin="num_engines, trainer_ranks" + ", eval" * bool(eval_needs))
         staging = staging_directory(core.staging_dir, self._directory.path, self._run_id)
         janitor = Janitor(
             [cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}", staging], [self._directory.lock.descriptor]

@@ -1,0 +1,81 @@
+"""What owns a server starts it as it is told to, sees whether it is well, and starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from asyncrl import EnginePlace, Launch, RunFacts
+from asyncrl.errors import EngineError
+from asyncrl.options import resolve
+from asyncrl.runtime.engine_actor import EngineActor, EngineJob
+from asyncrl.testing.models import default_model
+from asyncrl.training.publication import free_port
+
+pytestmark = pytest.mark.slow
+
+FACTS = RunFacts(batch_size=1, group_size=1, max_concurrent_samples=1, steps=1)
+
+
+@pytest.fixture
+async def actor() -> AsyncIterator[EngineActor]:
+    specs = [spec for spec in resolve(None, []).specs if spec.slot == "engine"]
+    owner = EngineActor(specs, FACTS)
+    yield owner
+    await owner.stop()
+
+
+def place(folder: Path) -> EnginePlace:
+    return EnginePlace(0, default_model(), "127.0.0.1", 0, "cpu", "float32", 0, folder / "server.txt")
+
+
+def server_of(port: int) -> int:
+    """The process id of the server at a port."""
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(bytes(1)) if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if b"asyncrl_torch.server" in words and str(port).encode() in words and b"asyncrl.runtime.child" not in words:
+            return int(entry.name)
+    raise AssertionError(f"no server at port {port}")
+
+
+async def test_a_launched_server_has_the_interpreter_devices_port_and_arguments_it_was_given_and_is_started_again(
+    actor: EngineActor, tmp_path: Path
+) -> None:
+    python, starts = tmp_path / "python", tmp_path / "starts"
+    python.write_text(f'#!/bin/sh\necho started >> {starts}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    port = free_port("127.0.0.1")
+    launch = Launch(devices="5", port=port, server_args=("--max-running", "3"), python=str(python))
+    job = EngineJob("eval-engine-0", place(tmp_path), launch)
+    address = await actor.start(job)
+    assert (address.name, address.spec.url) == ("eval-engine-0", f"http://127.0.0.1:{port}")
+    server = server_of(port)
+    process = Path("/proc") / str(server)
+    assert (process / "cmdline").read_text().split("\0")[-3:-1] == ["--max-running", "3"]
+    assert b"CUDA_VISIBLE_DEVICES=5\0" in (process / "environ").read_bytes()
+    assert await actor.healthy()
+
+    os.kill(server, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while await actor.running():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert not await actor.healthy()
+    await actor.start(job)
+    assert await actor.healthy()
+    assert server_of(port) != server
+    assert starts.read_text() == "started\n" * 2
+
+
+async def test_a_server_that_nobody_answers_for_is_said_to_be_unhealthy_in_time(actor: EngineActor, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    with pytest.raises(EngineError, match=f"the engine's server at {url} was not healthy within 0.5 s$"):
+        await actor.start(EngineJob("eval-engine-0", place(tmp_path), url=f"{url}/", patience=0.5))
+    assert not await actor.healthy()
