@@ -26,6 +26,7 @@ FLAGS = """
 --buffer other:fifo
 --buffer twice
 --buffer fifo,priority
+--buffer :fifo
 --observers mine
 --filters reward-variance,lenght
 --loggers jsonl,jsonl
