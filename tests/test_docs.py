@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,9 +19,11 @@ from asyncrl import hookspecs
 from asyncrl.cli import plugins
 from asyncrl.cli.main import main
 from asyncrl.errors import AsyncrlError
-from asyncrl.options import resolve
+from asyncrl.flags import scan
+from asyncrl.options import SWITCHES, resolve, resolve_line
 from asyncrl.plugins import discover, load
 from asyncrl.runtime.directory import RunDirectory
+from asyncrl.runtime.evaluate import SLOTS
 from asyncrl.runtime.reporter import declared_metrics
 from asyncrl.runtime.summary import Totals
 from packaging.requirements import Requirement
@@ -39,8 +42,8 @@ from papers import (
 )
 
 BLOCKS = [block for paper in PAPERS for block in blocks(paper)]
-EXECUTED = {"docs/plugins/first-plugin.md", "docs/plugins/publish.md"}
-"""Pages whose commands another test runs as they stand (tests/e2e/test_first_plugin.py)."""
+EXECUTED = {"docs/plugins/first-plugin.md", "docs/plugins/publish.md", "docs/plugins/eval.md"}
+"""Pages whose commands another test runs as they stand (tests/e2e/test_first_plugin.py, test_eval_plugin.py)."""
 COMMANDS = [command for paper in PAPERS for command in commands(paper) if relative(paper) not in EXECUTED]
 REFERENCE = ROOT / "docs/reference"
 HOOKS = sorted(name for name, spec in vars(hookspecs).items() if hasattr(spec, "asyncrl_spec"))
@@ -147,6 +150,9 @@ def check_asyncrl(arguments: list[str], documented: set[str]) -> None:
     verb, *rest = arguments
     if verb == "train" and "--help" not in rest:
         assert resolve(None, rest).plugins
+    elif verb == "eval" and "--help" not in rest:
+        line = scan([argument for argument in rest if argument != "--json"], SWITCHES)
+        assert resolve_line(replace(line, positionals=line.positionals[1:]), slots=SLOTS).plugins
     elif verb == "simulate" and "--help" not in rest:
         assert main([verb, *rest, "--simulate.steps", "2"]) == 0
     elif verb == "plugins" and rest[0] in ("check", "test"):  # tests/cli/ runs them
