@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from asyncrl import Group, Prompt, Sample, Score, Status
+from asyncrl import Completion, Group, Prompt, Sample, Score, Status
 from asyncrl.errors import EnginesLost, PluginFailed, RequestFailed
+from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import EnginePool
@@ -182,3 +183,63 @@ def test_the_loss_of_every_engine_while_scoring_is_not_a_wrong_answer() -> None:
 
     with pytest.raises(EnginesLost):
         run_virtual(World(judge).sampler.score(PROMPT, sample()))
+
+
+class Seeds:
+    """Engines that write down which seed each request carries."""
+
+    def __init__(self) -> None:
+        self.engine = ScriptedEngine()
+        self.engines = (self.engine,)
+        self.seen: list[int] = []
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.seen.append(request.seed)
+        return await self.engine.generate(request)
+
+
+def seeds_of(*prompt_ids: int, seed: int = 0, turns: int = 2, failures: int = 0) -> dict[int, list[int]]:
+    """The seeds of the requests of each prompt; its first sample fails `failures` times."""
+    found: dict[int, list[int]] = {}
+
+    async def main() -> None:
+        for prompt_id in prompt_ids:
+            engines = Seeds()
+            sampler = GroupSampler(
+                engines,
+                right,
+                group_size=2,
+                params=SamplingParams(8),
+                max_retries=3,
+                metrics=RolloutMetrics("rollout"),
+                seed=seed,
+            )
+            left = failures
+
+            async def one(prompt: Prompt, sampler: GroupSampler = sampler) -> Sample:
+                nonlocal left
+                for _ in range(turns):
+                    await sampler.generate(prompt, prompt.token_ids)
+                left -= 1
+                return sample() if left < 0 else sample(Status.FAILED, reason="lost")
+
+            await sampler.group(Prompt(prompt_id, np.zeros(1, np.int32)), one, lambda sample: None)
+            found[prompt_id] = engines.seen
+
+    run_virtual(main())
+    return found
+
+
+def test_every_request_carries_a_seed_of_its_own_that_what_came_before_does_not_change() -> None:
+    first = seeds_of(0, 1, 2)
+    assert seeds_of(2, 1) == {2: first[2], 1: first[1]}
+    every = [seed for seeds in first.values() for seed in seeds]
+    assert len(every) == 3 * 2 * 2 == len(set(every))
+    assert all(0 <= seed < 2**53 for seed in every)
+    assert not set(every) & set(seeds_of(0, 1, 2, seed=1)[0])
+
+
+def test_a_sample_that_is_tried_again_has_another_seed() -> None:
+    seeds = seeds_of(5, turns=1, failures=1)[5]
+    assert len(seeds) == 3 == len(set(seeds))
+    assert set(seeds_of(5, turns=1)[5]) < set(seeds)

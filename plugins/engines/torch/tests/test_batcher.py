@@ -160,3 +160,17 @@ def test_the_prefix_cache_keeps_to_its_tokens_and_finds_shared_heads():
     assert cache.find(list(range(200)))[0] < 200
     cache.clear()
     assert cache.find(head) == (0, None) and cache.num_tokens == 0
+
+
+def test_a_request_with_a_seed_draws_from_it_alone(tmp_path: Path):
+    def outputs(order: list[int], server_seed: int) -> dict[int, list[int]]:
+        batcher, limits = make(tmp_path, ARCHITECTURES["llama"], seed=server_seed)
+        requests = {}
+        for place in order:
+            sampling = {"temperature": 1.0, "max_new_tokens": 15, "ignore_eos": True, "sampling_seed": 1000 + place}
+            requests[place] = parse_request({"input_ids": PROMPTS[place], "sampling_params": sampling}, limits)
+            batcher.submit(requests[place])
+        finish(batcher)
+        return {place: request.output for place, request in requests.items()}
+
+    assert outputs([0, 1, 2], server_seed=3) == outputs([2, 0, 1], server_seed=4)
