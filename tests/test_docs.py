@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import pytest
 from asyncrl import hookspecs
 from asyncrl.cli import plugins
+from asyncrl.cli.eval import USES
 from asyncrl.cli.main import main
 from asyncrl.errors import AsyncrlError
 from asyncrl.flags import scan
 from asyncrl.options import SWITCHES, resolve, resolve_line
 from asyncrl.plugins import discover, load
 from asyncrl.runtime.directory import RunDirectory
-from asyncrl.runtime.evaluate import SLOTS
 from asyncrl.runtime.reporter import declared_metrics
 from asyncrl.runtime.summary import Totals
 from packaging.requirements import Requirement
@@ -152,7 +152,7 @@ def check_asyncrl(arguments: list[str], documented: set[str]) -> None:
         assert resolve(None, rest).plugins
     elif verb == "eval" and "--help" not in rest:
         line = scan([argument for argument in rest if argument != "--json"], SWITCHES)
-        assert resolve_line(replace(line, positionals=line.positionals[1:]), slots=SLOTS).plugins
+        assert resolve_line(replace(line, positionals=line.positionals[1:]), slots=USES).plugins
     elif verb == "simulate" and "--help" not in rest:
         assert main([verb, *rest, "--simulate.steps", "2"]) == 0
     elif verb == "plugins" and rest[0] in ("check", "test"):  # tests/cli/ runs them

@@ -12,6 +12,7 @@ import pytest
 from asyncrl.cli import complete
 from asyncrl.cli.complete import SHELLS, candidates
 from asyncrl.cli.completion import SCRIPTS
+from asyncrl.cli.eval import USES
 from asyncrl.cli.main import COMMANDS, main
 from asyncrl.plugins import SLOTS, discover
 from asyncrl.run_options import RunOptions
@@ -74,7 +75,8 @@ def test_the_last_word_becomes_what_may_stand_there(line: str, expected: list[st
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("plugins", "completion")])
 def test_every_option_of_core_and_every_slot_is_offered_and_none_that_is_not_there(command: str, site: Path) -> None:
     offered = candidates([command, "--"])
-    assert {f"--{name.replace('_', '-')}" for name in RunOptions.model_fields} | {f"--{slot}" for slot in SLOTS} <= set(offered)
+    slots = USES if command == "eval" else SLOTS
+    assert {f"--{name.replace('_', '-')}" for name in RunOptions.model_fields} | {f"--{slot}" for slot in slots} <= set(offered)
     shown = subprocess.run(
         [sys.executable, "-m", "asyncrl", command, "--help"], capture_output=True, text=True, timeout=120
     ).stdout

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asyncrl.cli.eval import _print
+from asyncrl.cli.eval import USES, _print
 from asyncrl.cli.main import main
 from asyncrl.evaluation.records import Checkpoint, EvalRecord, SetResult
 from asyncrl.evaluation.subject import Subject, find_subject
 from asyncrl.flags import scan
 from asyncrl.options import SWITCHES, resolve_line
-from asyncrl.runtime.evaluate import SLOTS
 from asyncrl.training.snapshots import MARKER, mark_complete
 from asyncrl.training.stored import seal, write_state
 
@@ -133,7 +132,7 @@ def test_only_what_an_evaluation_needs_is_selected(tmp_path: Path) -> None:
     """The trainer's options, which a run can't do without, need not be written."""
     file = tmp_path / "run.toml"
     file.write_text('[task]\nname = "sort-digits"\n[buffer]\nname = "not-installed"\n[eval]\nname = "shared"\n')
-    config = resolve_line(scan([str(file)], SWITCHES), slots=SLOTS)
+    config = resolve_line(scan([str(file)], SWITCHES), slots=USES)
     assert sorted(one.found.slot for one in config.plugins) == ["engine", "eval", "producer", "task"]
 
 

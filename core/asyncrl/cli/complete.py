@@ -65,7 +65,8 @@ def _flags(command: str) -> list[str]:
     from asyncrl.fields import is_switch
     from asyncrl.run_options import RunOptions
 
-    own = getattr(import_module(f"asyncrl.cli.{command}"), "OWN_FLAGS", ())
+    module = import_module(f"asyncrl.cli.{command}")
+    own, slots = getattr(module, "OWN_FLAGS", ()), getattr(module, "USES", SLOTS)
     fields = dict(RunOptions.model_fields)
     if command == "simulate":
         from asyncrl.run_file import SIMULATE
@@ -74,7 +75,7 @@ def _flags(command: str) -> list[str]:
         fields |= {f"{SIMULATE}.{name}": info for name, info in SimulateOptions.model_fields.items()}
     spelled = {name.replace("_", "-"): info for name, info in fields.items()}
     negated = [f"--no-{name}" for name, info in spelled.items() if is_switch(info)]
-    return ["--help", *(f"--{name}" for name in (*own, *SLOTS, *spelled)), *negated]
+    return ["--help", *(f"--{name}" for name in (*own, *slots, *spelled)), *negated]
 
 
 def _values(flag: str, word: str, catalog: Catalog) -> list[str]:

@@ -29,6 +29,8 @@ options of the command:
   --json, --no-json
         Print the record as JSON instead of a table."""
 OWN_FLAGS = ("json",)
+USES = ("task", "producer", "engine", "eval")
+"""The slots that an evaluation fills."""
 INTERRUPTED = 130
 
 
@@ -67,11 +69,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _resolve(line: CommandLine, subject: Subject) -> RunConfig:
     from asyncrl.options import resolve_line
-    from asyncrl.runtime.evaluate import SLOTS
 
     if not line.positionals and subject.file is not None:
         line = replace(line, positionals=(str(subject.file),))
-    return resolve_line(line, slots=SLOTS)
+    return resolve_line(line, slots=USES)
 
 
 def _switch(flags: Sequence[Flag]) -> bool:
@@ -88,7 +89,9 @@ def _help(line: CommandLine) -> str:
 
     # The checkpoint is no run's file, and a checkpoint's own options are not looked for to give help.
     files = tuple(path for path in line.positionals if path.endswith(".toml"))
-    return help_text(replace(line, positionals=files), discover(), command="eval", head=(USAGE, OWN))
+    return help_text(
+        replace(line, positionals=files), discover(), command="eval", head=(USAGE, OWN), slots=USES, example="--eval fleet"
+    )
 
 
 @contextlib.contextmanager

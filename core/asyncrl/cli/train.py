@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from asyncrl.errors import UserError
@@ -32,8 +32,16 @@ def run(arguments: Sequence[str]) -> int:
         raise config.located(error) from error.__cause__
 
 
-def help_text(line: CommandLine, catalog: Catalog, *, command: str = "train", head: Sequence[str] = (USAGE,)) -> str:
-    """Return the help: `head`, core's options, the slots, and the options of every plugin that file or flags name.
+def help_text(
+    line: CommandLine,
+    catalog: Catalog,
+    *,
+    command: str = "train",
+    head: Sequence[str] = (USAGE,),
+    slots: Collection[str] = SLOTS,
+    example: str = "--buffer fifo",
+) -> str:
+    """Return the help: `head`, core's options, the command's `slots`, and the options of every plugin that file or flags name.
 
     Only those plugins are imported. A value that is wrong does not keep anybody from the help; a plugin that is unknown does.
     """
@@ -46,18 +54,18 @@ def help_text(line: CommandLine, catalog: Catalog, *, command: str = "train", he
         *head,
         f"Defaults come first, then the file, then flags.\n{LISTS}",
         f"core options:\n{option_lines(RunOptions, '')}",
-        f"slots, each filled by name:\n{_slot_lines(catalog)}",
+        f"slots, each filled by name:\n{_slot_lines(catalog, slots)}",
     ]
-    for found in _named(line, catalog):
+    for found in [found for found in _named(line, catalog) if found.slot in slots]:
         title = f"options of {found.slot} plugin {found.name} ({found.distribution} {found.version}){found.and_summary}"
         parts.append(f"{title}\n{option_lines(load(found).Options, option_key(found))}")
-    parts.append(f"The options of a plugin are shown when it is named, as in asyncrl {command} --buffer fifo --help.")
+    parts.append(f"The options of a plugin are shown when it is named, as in asyncrl {command} {example} --help.")
     return "\n\n".join(parts)
 
 
-def _slot_lines(catalog: Catalog) -> str:
+def _slot_lines(catalog: Catalog, slots: Collection[str]) -> str:
     lines = []
-    for slot in SLOTS.values():
+    for slot in [slot for slot in SLOTS.values() if slot.key in slots]:
         names = ", ".join(dict.fromkeys(found.name for found in catalog.of(slot.key))) or "nothing installed"
         flag = f"--{slot.key} {'NAME,…' if slot.many else 'NAME'}"
         lines.append(f"  {flag:<20}  {slot.help}; default {', '.join(slot.defaults) or 'none'}\n{' ' * 8}installed: {names}")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +30,6 @@ from asyncrl.runtime.janitor import Janitor
 from asyncrl.training.loop import Stop
 
 log = logging.getLogger("asyncrl")
-SLOTS: Collection[str] = ("task", "producer", "engine", "eval")
-"""The slots that an evaluation fills."""
 
 
 class Given(Snapshots):
