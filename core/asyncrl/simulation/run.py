@@ -241,7 +241,7 @@ class _Numbered:
         index = self._next.pop(prompt_id, 0)
         if index + 1 < self._group_size:
             self._next[prompt_id] = index + 1
-        return self._generate(NumberedRequest(request.token_ids, request.params, prompt_id, index))
+        return self._generate(NumberedRequest(request.token_ids, request.params, prompt_id, index=index))
 
 
 class _NothingDue:
