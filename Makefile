@@ -6,13 +6,14 @@ TORCH := $(shell grep '^torch==' requirements/constraints.txt)
 PLUGINS := $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/*/pyproject.toml)))
 DISTRIBUTIONS := core $(PLUGINS) .
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/constraints.txt
+SGLANG := $(if $(ASYNCRL_SGLANG_VENV),,.venv-sglang/.installed)
 SITE = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/doctrees . build/site
 
 # One thread a process: a second one beside a busy neighbour only spins.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench docs site figures build version clean
+.PHONY: help setup demo test test-slow test-sglang check bench docs site figures build version clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -27,6 +28,9 @@ test: setup  ## run the tests, those of the plugins too
 
 test-slow: setup  ## run the tests that take minutes: what is built, in a clean environment
 	$(BIN)/python -m pytest -q -m minutes
+
+test-sglang: setup $(SGLANG)  ## run the tests against real SGLang servers, in an environment of their own (2.2 GB, made once)
+	$(BIN)/python -m pytest -q -m sglang
 
 check: setup  ## format, lint, types, generated docs, the site and its links
 	$(BIN)/ruff format --check .
@@ -55,7 +59,7 @@ version: setup  ## give every distribution a version: make version V=0.2.0
 	$(BIN)/python tools/release.py version $(V)
 
 clean:  ## remove .venv, caches, runs and what was built
-	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-sglang runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 
 # torch is asked for by its exact version before anything that only names a range, so that the build pip was pointed at is kept.
@@ -70,4 +74,9 @@ clean:  ## remove .venv, caches, runs and what was built
 .venv/.installed: .venv/.tools $(DISTRIBUTIONS:%=%/pyproject.toml)
 	@echo "installing $(words $(DISTRIBUTIONS)) distributions"
 	@$(PIP) --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
+	@touch $@
+
+# A real SGLang server for machines without a GPU; ASYNCRL_SGLANG_VENV names an environment that exists already.
+.venv-sglang/.installed: tools/sglang_cpu.py $(wildcard tools/sglang_cpu_shim/* tools/sglang_cpu_shim/*/*.py) requirements/sglang-cpu.txt
+	@$(PYTHON) tools/sglang_cpu.py
 	@touch $@

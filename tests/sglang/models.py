@@ -47,9 +47,16 @@ def load(model: Path) -> Qwen3ForCausalLM:
 
 def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
     """The model's own greedy tokens."""
+    ids = torch.tensor([prompt])
     with torch.inference_mode():
         output = model.generate(
-            torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+            ids,
+            attention_mask=torch.ones_like(ids),  # token 0 pads nothing here
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )
     return list(output[0, len(prompt) :].tolist())
 
@@ -61,12 +68,15 @@ def logprobs(model: Any, prompt: list[int], output: list[int], temperature: floa
     return torch.log_softmax(logits / temperature, dim=-1)
 
 
-def on_an_old_cache(old: Any, new: Any, head: list[int], count: int) -> list[int]:
-    """Greedy tokens of `new` behind keys and values that `old` computed for all of `head` but its last token."""
-    cache, tail, token = DynamicCache(config=old.config), [], head[-1]
+def likeliest(model: Any, prompt: list[int], output: list[int]) -> list[int]:
+    """The likeliest token at each place of an output, given what stands before it: the output itself, if it was greedy."""
+    return list(logprobs(model, prompt, output).argmax(-1).tolist())
+
+
+def likeliest_on_an_old_cache(old: Any, new: Any, head: list[int], output: list[int]) -> list[int]:
+    """Like `likeliest` of `new`, behind keys and values that `old` computed for all of `head` but its last token."""
+    cache = DynamicCache(config=old.config)
     with torch.inference_mode():
-        old(torch.tensor([head[:-1]]), past_key_values=cache)
-        for _ in range(count):
-            token = int(new(torch.tensor([[token]]), past_key_values=cache).logits[0, -1].argmax())
-            tail.append(token)
-    return tail
+        old(torch.tensor([head[:-1]]), cache=cache)
+        logits = new(torch.tensor([[head[-1], *output[:-1]]]), cache=cache).logits[0]
+    return list(logits.argmax(-1).tolist())

@@ -74,7 +74,9 @@ class Server:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, data=data, headers=headers), timeout=60) as answer:
+            with urllib.request.urlopen(
+                urllib.request.Request(self.url + path, data=data, headers=headers), timeout=60
+            ) as answer:
                 content = answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -9,7 +9,7 @@ import pytest
 from asyncrl.errors import RequestFailed
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.samples import Completion, SamplingParams
-from models import greedy, logprobs
+from models import greedy, likeliest, logprobs
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(3, 60, int(length)).tolist() for length in RNG.integers(2, 40, 32)]
@@ -32,7 +32,7 @@ async def test_greedy_tokens_and_their_log_probabilities_are_the_trainers_models
     answers = await generate(world, PROMPTS, 24, temperature=0.0)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         tokens = answer.token_ids.tolist()
-        assert tokens == greedy(model, prompt, 24)
+        assert tokens == likeliest(model, prompt, tokens)
         want = logprobs(model, prompt, tokens)[range(24), tokens].numpy()
         assert np.abs(answer.logprobs - want).max() < 1e-4
         assert (answer.spans, answer.finish_reason) == (((0, 24),), "length")

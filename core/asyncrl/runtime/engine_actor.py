@@ -16,10 +16,12 @@ from asyncrl.hookspecs import PROCESSES
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.engine import EnginePlace, Launch, ServerSpec
 from asyncrl.runtime import child
+from asyncrl.runtime.last_words import last_lines, last_words
 from asyncrl.training.publication import free_port
 
 PORT_TRIES = 3
 LOOK_SECONDS = 10.0
+HEALTH_SECONDS = 25.0  # SGLang generates a token to answer, and gives up after 20 s
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,10 @@ class EngineActor:
 
     async def _wait_healthy(self, spec: ServerSpec) -> None:
         deadline = asyncio.get_running_loop().time() + spec.start_timeout
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HEALTH_SECONDS)) as session:
             while asyncio.get_running_loop().time() < deadline:
                 if self._process is not None and (code := self._process.poll()) is not None:
-                    raise EngineError(f"the engine's server ended with code {code} while starting:\n{self._tail(12)}")
+                    raise EngineError(f"the engine's server ended with code {code} while starting: {self._why()}")
                 try:
                     async with session.get(f"{spec.url}/health") as answer:
                         if answer.status == 200:
@@ -148,11 +150,12 @@ class EngineActor:
             child.end(self._process)
             self._process = None
 
+    def _why(self) -> str:
+        words = last_words(self._log_file)
+        return f"{words} (its log is {self._log_file})" if words else f"\n{self._tail(12)}"
+
     def _tail(self, lines: int) -> str:
-        try:
-            return "\n".join(self._log_file.read_text(errors="replace").splitlines()[-lines:])
-        except OSError:
-            return "(no log)"
+        return last_lines(self._log_file, lines)
 
     def _port_was_taken(self) -> bool:
         tail = self._tail(12).lower()

@@ -88,7 +88,7 @@ def check(python: str, arguments: Mapping[str, object], cache: Path) -> None:
             raise OptionError(
                 f"SGLang {version} has no flag --{flag}",
                 origin="engine.server_args",
-                remedy=f"did you mean {near[0]}?" if near else f"{python} -m sglang.launch_server --help lists them",
+                remedy=f"did you mean --{near[0]}?" if near else f"{python} -m sglang.launch_server --help lists them",
             )
 
 

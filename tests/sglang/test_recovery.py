@@ -1,0 +1,132 @@
+"""One of two servers dies or hangs, while it generates and while it is updated: nothing is lost, and the other goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import urllib.error
+
+import numpy as np
+import pytest
+from asyncrl.errors import EngineError
+from asyncrl.rollout.engine import GenerateRequest
+from asyncrl.samples import SamplingParams
+from models import greedy, likeliest
+from publishing import Source
+
+PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
+COUNT = 400
+
+
+def ask(prompt: list[int], count: int) -> GenerateRequest:
+    return GenerateRequest(np.array(prompt, dtype=np.int32), SamplingParams(count, temperature=0.0), prompt[0])
+
+
+async def start(world, count: int = COUNT) -> list[asyncio.Task]:
+    """Requests on both servers."""
+    flying = [asyncio.create_task(world.pool.generate(ask(prompt, count))) for prompt in PROMPTS]
+    async with asyncio.timeout(60):
+        while not all([await asyncio.to_thread(busy, server) for server in world.servers]):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return flying
+
+
+def busy(server) -> bool:
+    return any(load["num_running_reqs"] for load in server.call("/v1/loads")["loads"])
+
+
+async def test_a_server_that_hangs_gets_no_requests_until_it_answers_again(world, models, reference):
+    world.pool._health_failures = 1
+    await asyncio.to_thread(world.servers[0].send, signal.SIGSTOP)
+    try:
+        await asyncio.wait_for(world.pool.look(), 60)
+        assert [client.alive for client in world.clients] == [False, True]
+        answers = await asyncio.gather(*(world.pool.generate(ask(prompt, 16)) for prompt in PROMPTS))
+        assert [answer.token_ids.tolist() for answer in answers] == [greedy(reference(models.a), p, 16) for p in PROMPTS]
+        assert world.clients[0].in_flight == 0
+    finally:
+        await asyncio.to_thread(world.servers[0].send, signal.SIGCONT)
+    async with asyncio.timeout(60):
+        while not world.clients[0].alive:
+            await world.pool.look()
+
+
+@pytest.mark.parametrize("method", ["disk", "broadcast"])
+async def test_a_server_that_hangs_in_an_update_is_given_up_and_the_other_is_updated(world, models, reference, method):
+    """The side of the collective that waits for it does not hang either."""
+    b = reference(models.b)
+    world.weights._timeout = 15.0
+    for client in world.clients:
+        client.control_timeout = client.update_timeout = 15.0
+    await asyncio.to_thread(world.servers[0].send, signal.SIGSTOP)
+    try:
+        publisher = world.publisher(method, "retract", Source(b), timeout=15.0)
+        assert await asyncio.wait_for(publisher.publish(1.0), 120) == 1
+    finally:
+        await asyncio.to_thread(world.servers[0].send, signal.SIGCONT)
+    await publisher.close()
+    assert [client.alive for client in world.clients] == [False, True]
+    answer = await world.pool.generate(ask(PROMPTS[0], 16))
+    assert (answer.token_ids.tolist(), answer.spans) == (greedy(b, PROMPTS[0], 16), ((1, 16),))
+    for _ in range(3):
+        await world.pool.look()
+    assert not world.clients[0].alive, "it serves old weights"
+    assert await world.publisher("disk", "retract", Source(reference(models.a)), timeout=60.0).publish(1.0) == 1
+    assert [client.alive for client in world.clients] == [True, True]
+
+
+async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(world, models, reference):
+    """kill -9 while bytes are on their way: the broadcast is made again without it."""
+    b = reference(models.b)
+    publisher = world.publisher("broadcast", "retract", Source(b), timeout=30.0)
+    flying = await start(world)
+    receive = world.clients[0].receive_bucket
+
+    async def killed(*arguments, **more) -> None:
+        await asyncio.to_thread(world.servers[0].kill)
+        await receive(*arguments, **more)
+
+    world.clients[0].receive_bucket = killed
+    assert await asyncio.wait_for(publisher.publish(1.0), 180) == 1
+    await publisher.close()
+    answers = await asyncio.wait_for(asyncio.gather(*flying), 180)
+    assert [(answer.finish_reason, len(answer.token_ids)) for answer in answers] == [("length", COUNT)] * len(PROMPTS)
+    assert [client.alive for client in world.clients] == [False, True]
+
+
+async def test_a_server_killed_while_it_generates_loses_its_requests_to_the_other(world, models, reference):
+    flying = await start(world)
+    children = world.servers[0].processes()
+    assert len(children) >= 3, "scheduler and detokenizer run beside the server"
+    await asyncio.to_thread(world.servers[0].kill)
+    answers = await asyncio.wait_for(asyncio.gather(*flying), 180)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        tokens = answer.token_ids.tolist()
+        assert (answer.finish_reason, len(tokens)) == ("length", COUNT)
+        assert tokens == likeliest(reference(models.a), prompt, tokens)
+    assert [client.alive for client in world.clients] == [False, True]
+
+
+async def test_the_end_of_the_owner_ends_the_whole_process_tree(world):
+    """Comes last: it ends the server that was not killed, in the middle of requests."""
+    server = world.servers[1]
+    running = asyncio.create_task(world.clients[1].generate(ask(PROMPTS[0], 3000)))
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(busy, server):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    tree = server.processes()
+    await asyncio.to_thread(server.end)
+    with contextlib.suppress(EngineError):
+        await running
+    assert [pid for pid in tree if is_running(pid)] == []
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        server.call("/model_info")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

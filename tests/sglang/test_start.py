@@ -1,0 +1,71 @@
+"""What keeps a server from starting is one line with the server's own words, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asyncrl import RunFacts
+from asyncrl.errors import EngineError, OptionError, ResourceError
+from asyncrl.plugins import PluginSpec
+from asyncrl.rollout.engine import EnginePlace
+from asyncrl.runtime.engine_actor import EngineActor, EngineJob
+from asyncrl.testing.models import default_model
+from asyncrl_sglang import SGLangEngine, SGLangOptions
+from servers import FACTS, interpreter
+
+
+async def start(model: Path, folder: Path, port: int = 0, **options: Any) -> None:
+    """Start an engine as a run does."""
+    given = json.dumps({"python": interpreter(), **options})
+    actor = EngineActor([PluginSpec("engine", "sglang", "asyncrl-plugin-sglang", "0.1.0", given)], FACTS)
+    place = EnginePlace(0, model, "127.0.0.1", port, "cpu", "float32", 0, folder / "engine-0.txt")
+    try:
+        await actor.start(EngineJob("engine-0", place))
+    finally:
+        assert actor._process is None
+        await actor.stop()
+
+
+async def test_weights_that_cannot_be_read(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(default_model(), model)
+    (model / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(EngineError, match=r"ended with code \d+ while starting: .*Safetensor.*engine-0.txt") as caught:
+        await start(model, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_port_that_is_taken(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=f"base_port: port {port} is in use"):
+            await start(default_model(), tmp_path, port)
+
+
+async def test_more_memory_than_there_is(tmp_path):
+    with pytest.raises(EngineError, match="memory") as caught:
+        await start(default_model(), tmp_path, server_args={"max-total-tokens": 2_000_000_000})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flag_that_this_version_does_not_have(tmp_path):
+    engine = SGLangEngine(
+        SGLangOptions(python=interpreter(), server_args={"max_runing_requests": 3, "sleep-on-idle": True}), FACTS
+    )
+    told = r"engine.server_args: SGLang 0\.5\.\d+ has no flag --max-runing-requests; did you mean --max-running-requests\?"
+    for _ in range(2):  # the second time from the list that the first one kept
+        with pytest.raises(OptionError, match=told):
+            engine.check_run(_cached(tmp_path))
+    assert len(list(tmp_path.glob("sglang-flags-*.json"))) == 1
+
+
+def _cached(folder: Path) -> RunFacts:
+    return replace(FACTS, cache_dir=str(folder))
