@@ -12,10 +12,11 @@ from asyncrl import __version__
 from asyncrl.plugins import SLOTS
 
 CONTENTS = {
-    "Use": ["getting-started", "run-directory", "reading-a-run", "simulate", "scheduling", "/examples/README"],
+    "Use": ["getting-started", "run-directory", "reading-a-run", "eval", "simulate", "scheduling", "/examples/README"],
     "Write plugins": [
         "plugins/index",
         "plugins/first-plugin",
+        "plugins/eval",
         "plugins/slots/index",
         "plugins/publish",
         "plugins/compatibility",
