@@ -1,0 +1,325 @@
+"""A run put together: every process is started and connected to the others, then the training loop runs; the stack takes all of it down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.authoring import RunFacts
+from asyncrl.errors import AsyncrlError, BooksError, CheckpointError
+from asyncrl.evaluation.dispatcher import EvalDispatcher
+from asyncrl.evaluation.records import Checkpoint, EvalResult
+from asyncrl.evaluation.setup import blocks, make_dispatcher
+from asyncrl.evaluation.snapshots import staging_directory
+from asyncrl.host import Host
+from asyncrl.loggers import RunHeader
+from asyncrl.metrics import Registry
+from asyncrl.options import RunConfig
+from asyncrl.rollout.engine import EngineNeeds
+from asyncrl.rollout.saved_groups import Arrays
+from asyncrl.run_options import RunOptions
+from asyncrl.runtime.cluster import Cluster
+from asyncrl.runtime.directory import RunDirectory
+from asyncrl.runtime.engine_group import EngineGroup
+from asyncrl.runtime.eval_plan import EvalEnginePlan
+from asyncrl.runtime.evaluation import make_evaluation
+from asyncrl.runtime.interrupt import Interrupts
+from asyncrl.runtime.janitor import Janitor
+from asyncrl.runtime.reporter import Reporter, declared_metrics
+from asyncrl.runtime.resume import Resumption, saved_identity, saved_step
+from asyncrl.runtime.rollout_actor import RolloutSetup
+from asyncrl.runtime.rollout_handle import RolloutHandle
+from asyncrl.runtime.summary import Totals
+from asyncrl.runtime.trainer_group import TrainerGroup
+from asyncrl.training.checkpoints import RunCheckpoints
+from asyncrl.training.loop import Stop, TrainingLoop
+from asyncrl.training.publication import Publisher, PublishPlan
+
+log = logging.getLogger("asyncrl")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that was checked: with what it is started, from the beginning or, `resumed`, from a checkpoint."""
+
+    config: RunConfig
+    facts: RunFacts
+    host: Host
+    directory: RunDirectory
+    resumed: Resumption | None
+    model: Path
+    vocab_size: int
+    eval_plan: EvalEnginePlan | None
+    totals: Totals
+    stop: Stop
+
+    @property
+    def core(self) -> RunOptions:
+        return self.config.core
+
+
+class Assembly:
+    """Starts what a job needs, in order, and trains.
+
+    Attributes:
+        engines: the rollout engines, once there are any.
+    """
+
+    def __init__(self, job: Job, interrupts: Interrupts) -> None:
+        self.engines: EngineGroup | None = None
+        self._job = job
+        self._interrupts = interrupts
+        self._run_id = secrets.token_hex(6)
+
+    async def train(self, stack: contextlib.AsyncExitStack) -> None:
+        """Start everything and train to the end, or until a stop is asked for. What was started ends with the stack."""
+        job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
+        kept_step = self._begin()
+        cluster, staging = await self._start_cluster(stack)
+        trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
+        registry = Registry(declared_metrics(job.config.classes))
+        trainer_plugin = job.host.plugin("trainer")
+        reporter = Reporter(
+            job.host,
+            registry,
+            job.directory,
+            rollout,
+            publisher,
+            job.totals,
+            f"{trainer_plugin.slot}/{trainer_plugin.name}",
+            resumed.seconds if resumed else 0.0,
+        )
+        log.info("model %s: %s parameters", job.model.name, f"{num_parameters:,}")
+
+        evaluate = self._evaluation(rollout, reporter)
+        if core.eval_interval and not blocks(job.host.plugin("eval")):
+            evaluation = make_evaluation(
+                core,
+                job.config.specs,
+                facts,
+                job.eval_plan,
+                cluster,
+                vocab_size=job.vocab_size,
+                log_dir=job.directory.path / "logs",
+                add_metrics=registry.add,
+            )
+            stack.push_async_callback(evaluation.close)
+            evaluation.start()
+            evaluate = evaluation.evaluate
+        evals = make_dispatcher(
+            core,
+            job.host.plugin("eval"),
+            trainer,
+            model=job.model,
+            staging=staging,
+            checkpoints=job.directory.checkpoints,
+            released=lambda: checkpoints.retire(),
+            evaluate=evaluate,
+            record=reporter.evaluated,
+        )
+        stack.push_async_callback(evals.close)
+        checkpoints = RunCheckpoints(
+            job.directory.checkpoints,
+            interval=core.save_interval,
+            keep=core.keep_checkpoints,
+            trainer=trainer,
+            run_state=lambda: self._run_state(loop, rollout, publisher, reporter, evals),
+            on_saved=lambda step, path: job.host.observe("on_checkpoint", step=step, directory=path),
+            in_use=evals.steps_in_use,
+        )
+        loop = TrainingLoop(
+            steps=core.steps,
+            publish_interval=core.publish_interval,
+            rollout=rollout,
+            trainer=trainer,
+            publisher=publisher,
+            evals=evals,
+            checkpoints=checkpoints,
+            on_step=reporter.step,
+            stop=job.stop,
+            done=resumed.step if resumed else 0,
+        )
+        if resumed:
+            evals.restore(resumed.stored.run["evals"], job.directory.lines("evals.jsonl"))
+            await reporter.go_on(
+                resumed.report, resumed.trained, job.directory.lines("evals.jsonl"), reported=kept_step == resumed.step
+            )
+        job.host.observe("on_run_start", run=facts)
+        await rollout.start()
+        poll = asyncio.ensure_future(reporter.poll_forever())
+        stack.callback(poll.cancel)
+        self._interrupts.loop_running = True
+        try:
+            await loop.run()
+        finally:
+            await reporter.last_poll()
+
+    def _begin(self) -> int:
+        """Tell loggers and people of the run; returns the last step of which loggers keep what they have, -1 in a new run."""
+        job, resumed = self._job, self._job.resumed
+        kept_step = resumed.kept_step if resumed else -1
+        if resumed:
+            log.info("the run goes on from %s", resumed.stored.directory)
+            resumed.clear()
+        header = RunHeader(
+            name=job.directory.name,
+            directory=job.directory.path,
+            steps=job.core.steps,
+            options=job.config.to_dict(),
+            metrics=tuple(declared_metrics(job.config.classes)),
+            resumed_step=kept_step,
+        )
+        job.host.observe("log_start", header=header)
+        for note in job.config.notes:
+            log.info("%s", note)
+        log.info("run directory %s; device %s; starting %d engine(s)", job.directory.path, job.facts.device, job.core.num_engines)
+        return kept_step
+
+    async def _start_cluster(self, stack: contextlib.AsyncExitStack) -> tuple[Cluster, Path]:
+        """Start Ray, and what clears away whatever is left; return the cluster and the directory for snapshots."""
+        job, core, facts = self._job, self._job.core, self._job.facts
+        engine_needs: EngineNeeds = job.host.one("engine_needs")()
+        rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
+        eval_needs = job.eval_plan.needs if job.eval_plan and core.eval_interval else ()
+        bundles = [*[engine_needs] * core.num_engines, *[rank_needs] * core.trainer_ranks, *eval_needs]
+        cluster = Cluster(core.ray_address, bundles, origin="num_engines, trainer_ranks" + ", eval" * bool(eval_needs))
+        staging = staging_directory(core.staging_dir, job.directory.path, self._run_id)
+        janitor = Janitor(
+            [cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}", staging], [job.directory.lock.descriptor]
+        )
+        stack.callback(janitor.close)
+        stack.callback(cluster.stop)
+        await cluster.start(core.start_timeout)
+        self._interrupts.install()
+        await cluster.reserve(core.start_timeout)
+        return cluster, staging
+
+    async def _start_processes(
+        self, stack: contextlib.AsyncExitStack, cluster: Cluster
+    ) -> tuple[TrainerGroup, int, RolloutHandle, Publisher]:
+        """Start engines, trainer and rollout actor with the weights of the beginning, or of the checkpoint; return the trainer with its
+        number of parameters, the rollout actor, and the publisher between them."""
+        job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
+        specs = job.config.specs
+        self.engines = engines = EngineGroup(cluster, 0, specs, facts)
+        stack.push_async_callback(engines.stop)
+        trainer = TrainerGroup(cluster, core.num_engines, specs, facts)
+        stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
+        rollout = RolloutHandle(specs, facts)
+        addresses, (num_parameters, digest) = await asyncio.gather(
+            engines.start(
+                resumed.stored.model if resumed else job.model,
+                host=core.host,
+                base_port=core.base_port,
+                log_dir=job.directory.path / "logs",
+                timeout=core.start_timeout,
+            ),
+            self._open_trainer(trainer),
+        )
+        stack.push_async_exit(self._close_rollout(rollout))
+        setup = RolloutSetup(
+            model=job.model,
+            vocab_size=job.vocab_size,
+            on_unused=core.on_unused,
+            request_timeout=core.request_timeout,
+            wait_warning=core.wait_warning,
+            publish_timeout=core.publish_timeout,
+            trace_groups=core.trace_groups,
+            evaluates=core.eval_interval > 0,
+            eval_sets=core.eval_sets,
+            eval_samples=core.eval_samples,
+            version=resumed.version if resumed else 0,
+            recorded=resumed.stored.run["rollout"]["recorded"] if resumed else 0,
+        )
+        await rollout.open(setup, addresses, core.start_timeout)
+        if resumed:
+            await rollout.restore(resumed.rollout(), resumed.stored.arrays())
+
+        plan = PublishPlan(
+            strategy=core.publish_method,
+            mode=core.publish_mode,
+            timeout=core.publish_timeout,
+            run_id=self._run_id,
+            directory=Path(core.publish_dir),
+            address=await trainer.address(),
+            backend="nccl" if facts.device == "cuda" else "gloo",
+        )
+        publisher = Publisher(plan, trainer, rollout, digest=digest, version=setup.version)
+        stack.push_async_callback(publisher.close)
+        return trainer, num_parameters, rollout, publisher
+
+    def _evaluation(self, rollout: RolloutHandle, reporter: Reporter) -> Callable[[Checkpoint], Awaitable[EvalResult]]:
+        async def evaluate(checkpoint: Checkpoint) -> EvalResult:
+            await reporter.poll()
+            before = self._job.totals.engines
+            try:
+                return await rollout.evaluate(checkpoint)
+            finally:
+                await reporter.poll()
+                self._job.totals.engines_in_eval += self._job.totals.engines - before
+
+        return evaluate
+
+    async def _open_trainer(self, trainer: TrainerGroup) -> tuple[int, str]:
+        """Return the number of parameters, and the digest of the weights with which training begins or goes on."""
+        opened = await trainer.open(self._job.model, self._job.facts, timeout=self._job.core.start_timeout)
+        if not self._job.resumed:
+            return opened.num_parameters, opened.digest
+        stored = self._job.resumed.stored
+        digest = await trainer.load(stored.trainer)
+        if digest != stored.run["digest"]:
+            raise CheckpointError(f"the trainer's weights are not those that {stored.directory} was written with")
+        return opened.num_parameters, digest
+
+    async def _run_state(
+        self, loop: TrainingLoop, rollout: RolloutHandle, publisher: Publisher, reporter: Reporter, evals: EvalDispatcher
+    ) -> tuple[dict[str, Any], Arrays]:
+        """Return what a checkpoint holds beside trainer and model."""
+        assert loop.trained is not None
+        saved, arrays, progress = await rollout.saved()
+        reporter.fold(progress)
+        state = {
+            **saved_identity(self._job.config),
+            "version": publisher.version,
+            "trained": saved_step(loop.trained),
+            "rollout": saved,
+            "report": reporter.state(),
+            "evals": evals.state(),
+        }
+        return state, arrays
+
+    def _close_rollout(self, rollout: RolloutHandle) -> Callable[..., Awaitable[None]]:
+        async def close(kind: Any, error: BaseException | None, trace: Any) -> None:
+            outcome = "completed" if error is None else "failed"
+            try:
+                self._job.totals.books = await rollout.close(outcome)
+            except AsyncrlError as problem:
+                if error is None:
+                    raise
+                log.warning("closing the rollout actor: %s", problem)
+            if error is None and (left := _imbalance(self._job.totals.books)):
+                raise BooksError(
+                    f"the books do not balance: {left} of {self._job.totals.books['issued']} groups are unaccounted for"
+                )
+
+        return close
+
+
+def _imbalance(books: dict[str, Any]) -> int:
+    return int(books["issued"] - books["trained"] - books["unfinished"] - sum(books["dropped"].values()))
+
+
+def _quietly(close: Callable[[], Awaitable[None]], what: str) -> Callable[[], Awaitable[None]]:
+    async def attempt() -> None:
+        try:
+            await close()
+        except AsyncrlError as error:
+            log.warning("%s: %s", what, error)
+
+    return attempt
