@@ -16,7 +16,7 @@ class Abilities:
 
     Attributes:
         info_path: where it tells its weight version.
-        loads_path: where it tells how many requests run and wait; '' where it doesn't.
+        loads: whether it tells how many requests run and wait.
         pauses: whether a pause keeps what is in flight (else it aborts everything, and updates wait for what runs instead).
         begin_end: whether updates go between `/begin_weight_update` and `/end_weight_update`; None where it does not say.
         labels: whether the version's label can be set without an update.
@@ -26,7 +26,7 @@ class Abilities:
     """
 
     info_path: str = "/model_info"
-    loads_path: str = "/v1/loads"
+    loads: bool = True
     pauses: bool = True
     begin_end: bool | None = None
     labels: bool = True
@@ -48,7 +48,7 @@ def read_abilities(api: Mapping[str, Any]) -> Abilities:
 
     return Abilities(
         info_path=next((path for path in ("/model_info", "/get_model_info") if path in paths), "/model_info"),
-        loads_path=next((path for path in ("/v1/loads", "/get_load") if path in paths), ""),
+        loads="/v1/loads" in paths,
         pauses=has("PauseGenerationReqInput", "mode"),
         begin_end="/begin_weight_update" in paths,
         labels="/update_weight_version" in paths,

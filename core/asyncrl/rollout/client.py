@@ -23,6 +23,7 @@ from yarl import URL
 from asyncrl.errors import EngineError, EngineFault, RequestFailed
 from asyncrl.rollout.abilities import CURRENT, Abilities, read_abilities
 from asyncrl.rollout.engine import GenerateRequest, PauseMode, ServerSpec, WeightBucket
+from asyncrl.rollout.loads import Load, Usage, read_load
 from asyncrl.rollout.reply import read_completion
 from asyncrl.samples import Completion
 
@@ -92,6 +93,7 @@ class EngineClient:
         self.in_flight = 0
         self.alive = True
         self.paused = False
+        self.usage = Usage()
         self.unfit = False  # its weights are old or half updated: no requests until an update succeeds
         self.request_timeout = request_timeout
         self.control_timeout = control_timeout
@@ -172,7 +174,7 @@ class EngineClient:
         if status != 200:
             raise self._refusal("/generate", status, raw)
         try:
-            return read_completion(raw, admitted, self.initial_version, request.params.max_new_tokens)
+            return read_completion(raw, admitted, self.initial_version, request.params.max_new_tokens, self.usage)
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as cause:
             raise self._fault(f"answered a request with something else than a completion: {_words(cause)}", cause) from cause
 
@@ -360,6 +362,15 @@ class EngineClient:
         Never asks `/health`, which a paused server answers with 503 after 20 s.
         """
         return await self._info(HEALTH_TIMEOUT)
+
+    async def load(self) -> Load | None:
+        """Return how loaded the server says it is; None if it doesn't say."""
+        if not (await self.abilities()).loads:
+            return None
+        try:
+            return read_load(await self._call("/v1/loads", None, HEALTH_TIMEOUT, "GET"))
+        except (LookupError, TypeError, ValueError):
+            return None
 
     async def reachable(self) -> bool:
         """Whether a server answers at all."""

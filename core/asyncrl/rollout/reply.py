@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import orjson
 
+from asyncrl.rollout.loads import Usage
 from asyncrl.samples import Completion, Spans, merge_spans
 
 REASONS = ("stop", "length", "abort")
 
 
-def read_completion(raw: bytes, admitted: int, initial_version: int, max_new_tokens: int) -> Completion:
+def read_completion(
+    raw: bytes, admitted: int, initial_version: int, max_new_tokens: int, usage: Usage | None = None
+) -> Completion:
     """Return the completion in a server's answer.
 
     Args:
@@ -21,6 +24,7 @@ def read_completion(raw: bytes, admitted: int, initial_version: int, max_new_tok
         admitted: version known when the request was sent; the whole request's where the server gives no spans.
         initial_version: what the server's label ``default`` stands for.
         max_new_tokens: more tokens than this are refused.
+        usage: counts up by what the server says of the prompt.
 
     Raises:
         ValueError, TypeError, KeyError: it is no JSON, or its parts do not fit together.
@@ -47,6 +51,9 @@ def read_completion(raw: bytes, admitted: int, initial_version: int, max_new_tok
         raise ValueError("a log-probability is not finite")
     if count and (pairs[0][1] != ids[0] or pairs[-1][1] != ids[-1]):
         raise ValueError("the log-probabilities are those of other tokens")
+    if usage is not None:
+        usage.prompt_tokens += int(meta.get("prompt_tokens") or 0)
+        usage.cached_tokens += int(meta.get("cached_tokens") or 0)
     return Completion(token_ids, logprobs, _spans(meta, count, admitted, initial_version), reason, admitted)
 
 

@@ -18,6 +18,7 @@ from asyncrl.host import Host, HostMetrics
 from asyncrl.loggers import MetricRecord
 from asyncrl.metrics import Axis, Declared, Delta, Registry
 from asyncrl.rollout.metrics import RolloutMetrics
+from asyncrl.rollout.loads import LoadMetrics
 from asyncrl.rollout.pool import PoolMetrics
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.recorder import Recorded
@@ -43,6 +44,7 @@ def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
         HostMetrics.declared("plugins"),
         PublicationMetrics.declared("publication"),
         PoolMetrics.declared("engines"),
+        LoadMetrics.declared("engines"),
     ]
     return [metric for group in core for metric in group] + [
         metric for plugin in plugins for metric in plugin.Metrics.declared(f"{plugin.slot}/{plugin.name}")

@@ -17,6 +17,7 @@ from asyncrl.hookspecs import PROCESSES
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.loads import EngineLoads
 from asyncrl.rollout.plugin_states import plugin_states, restore_plugins
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.saved_groups import Arrays, pack, unpack
@@ -83,6 +84,7 @@ class RolloutActor:
             )
             for address in addresses
         ]
+        self._loads = EngineLoads(self._engines)
         self._pool = EnginePool(self._engines, lost_timeout=ENGINES_LOST_SECONDS, warn_interval=setup.wait_warning)
         self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
         self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded)
@@ -113,6 +115,7 @@ class RolloutActor:
         """Begin to generate."""
         self._host.observe("on_run_start", run=self._facts)
         await self._service.start()
+        self._loads.start()
 
     async def take_batch(self, version: int, step: int) -> tuple[Any]:
         """Return a reference to the next batch, in a tuple so that Ray does not resolve it on the way."""
@@ -156,7 +159,7 @@ class RolloutActor:
     async def progress(self) -> Progress:
         """Take what happened since the last call. Cheap."""
         return Progress(
-            deltas=[*self._service.drain_metrics(), self._pool.metrics.drain()],
+            deltas=[*self._service.drain_metrics(), self._pool.metrics.drain(), self._loads.metrics.drain()],
             messages=self._messages.take(),
             finished=self._recorder.take(),
             engine_busy_seconds=sum(engine.busy_seconds for engine in self._engines) / len(self._engines),
@@ -172,6 +175,7 @@ class RolloutActor:
         self._host.observe("on_run_end", outcome=outcome)
         await self._host.one("task_close")() if self._host.has("task_close") else None
         await self._weights.close()
+        await self._loads.close()
         await self._pool.close()
         for engine in self._engines:
             await engine.close()
