@@ -116,7 +116,7 @@ class Sample:
         spans: version spans over all n tokens.
         status: how it ended.
         reward: the task's reward; 0 until scored.
-        reason: why it failed or was aborted; '' otherwise.
+        reason: why it failed or was aborted, or why its scoring gave no answer and counted as reward 0; '' otherwise.
     """
 
     token_ids: TokenIds

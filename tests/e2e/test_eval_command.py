@@ -80,6 +80,16 @@ def test_a_set_that_does_not_exist_is_refused_and_leaves_no_directory(evaluate, 
 
 
 @pytest.mark.minutes
+def test_a_run_that_shall_evaluate_a_set_that_does_not_exist_is_refused_before_training(start) -> None:
+    run = start("--eval-sets", "hidden")
+    assert run.wait() == 2
+    assert "--eval-sets: task plugin 'sort-digits'" in run.output and "has no eval set 'hidden' (it has held-out)" in run.output
+    assert "warning" not in run.output
+    assert not run.directory.exists()
+    assert run.left_behind() == []
+
+
+@pytest.mark.minutes
 def test_a_server_that_is_none_is_a_skip_with_exit_code_1(evaluate, trained_model: Path) -> None:
     flags = ("--eval", "sglang", "--eval.url", "http://127.0.0.1:9", "--start-timeout", "60")
     done = evaluate(trained_model, "--task", "sort-digits", *flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import isclose
 
@@ -69,6 +70,13 @@ def test_a_sample_without_a_score_counts_as_failed_as_not_passed_and_as_zero() -
     )
     assert (result.mean_reward, result.failed, result.truncated) == (0.5, 0.5, 0.25)
     assert result.pass_at == {1: 0.5, 2: 1.0}
+
+
+def test_a_scoring_that_was_killed_is_no_score() -> None:
+    """It trains as reward 0, which keeps the policy from learning to hang its scorer; but a set's result says how often it happened."""
+    killed = replace(sample(0.0), reason="scorer killed after 5 s")
+    result = summarise([group(0, sample(1.0), killed)], pass_reward=0.0)
+    assert (result.mean_reward, result.failed, result.pass_at[1]) == (0.5, 0.5, 0.5)
 
 
 def test_what_passes_is_the_sets_own_affair() -> None:

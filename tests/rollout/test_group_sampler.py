@@ -155,6 +155,7 @@ def test_a_failure_that_scoring_counted_itself_leaves_the_sample_trainable() -> 
     world = World(killed)
     scored = run_virtual(world.sampler.score(PROMPT, sample()))
     assert scored.usable and scored.reward == 0.0
+    assert scored.reason == "killed: past its deadline"
     assert world.metrics.drain()["rollout/score_failures"] == {"killed": 1}
 
 

@@ -27,9 +27,14 @@ def powers_of_two(most: int) -> list[int]:
     return [1 << bit for bit in range(most.bit_length())]
 
 
+def scored(sample: Sample) -> bool:
+    """Whether a sample has a score. It has none if it failed, or if its scoring gave no answer, as when it was killed."""
+    return sample.usable and not sample.reason
+
+
 def passed(sample: Sample, pass_reward: float) -> bool:
     """Whether a sample passed: one without a score never has."""
-    return sample.usable and sample.reward >= pass_reward
+    return scored(sample) and sample.reward >= pass_reward
 
 
 def mean_pass_at(groups: Sequence[Group], pass_reward: float) -> Mapping[int, float]:
@@ -43,16 +48,16 @@ def mean_pass_at(groups: Sequence[Group], pass_reward: float) -> Mapping[int, fl
 
 
 def summarise(groups: Sequence[Group], *, pass_reward: float = 1.0, samples: tuple[EvalSample, ...] = ()) -> SetResult:
-    """Sum the groups of a set up. A failed or aborted sample counts as reward 0, as not passed and as failed."""
+    """Sum the groups of a set up. A sample without a score counts as reward 0, as not passed and as failed."""
     every = [sample for group in groups for sample in group.samples]
-    usable = [sample for sample in every if sample.usable]
+    with_score = [sample for sample in every if scored(sample)]
     tokens = sum(count for sample in every for _, count in sample.spans)
     count = max(len(every), 1)
     return SetResult(
-        mean_reward=sum(sample.reward for sample in usable) / count,
+        mean_reward=sum(sample.reward for sample in with_score) / count,
         num_prompts=len(groups),
         num_samples=len(every),
-        failed=(len(every) - len(usable)) / count,
+        failed=(len(every) - len(with_score)) / count,
         truncated=sum(sample.status is Status.TRUNCATED for sample in every) / count,
         mean_length=sum(len(sample.token_ids) for sample in every) / count,
         version_mean=sum(version * n for sample in every for version, n in sample.spans) / max(tokens, 1),

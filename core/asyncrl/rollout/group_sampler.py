@@ -90,7 +90,13 @@ class GroupSampler:
         if score.failure:
             self._metrics.score_failures.add(1, reason_word(score.failure))
         return Sample(
-            sample.token_ids, sample.logprobs, sample.loss_mask, sample.spans, sample.status, score.reward, sample.reason
+            sample.token_ids,
+            sample.logprobs,
+            sample.loss_mask,
+            sample.spans,
+            sample.status,
+            score.reward,
+            sample.reason or score.failure,
         )
 
     async def group(self, prompt: Prompt, one: Callable[[Prompt], Awaitable[Sample]], done: SampleDone) -> Group:
