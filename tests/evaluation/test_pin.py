@@ -65,6 +65,7 @@ async def busy(engines: OwnEngines, place: int) -> None:
 async def test_a_pinned_engine_generates_with_the_version_of_the_checkpoint(
     server: TorchServer, model: Path, snapshot: Path
 ) -> None:
+    """Field report 24: a point measures the version that it is labelled with."""
     async with own_engines([server.spec], model) as engines:
         sets = eval_sets(engines)
         await sets.pin(Checkpoint(4, 4, snapshot))

@@ -137,7 +137,8 @@ async def lying_proxy(url: str, lie: Lie) -> AsyncIterator[tuple[str, list[str]]
     async def handle(request: web.Request) -> web.Response:
         asked.append(request.path)
         body = await request.read()
-        async with session.request(request.method, url + request.path_qs, data=body) as answer:
+        kind = {"Content-Type": request.content_type}
+        async with session.request(request.method, url + request.path_qs, data=body, headers=kind) as answer:
             reply = await answer.json(content_type=None)
             return web.Response(
                 body=orjson.dumps(lie(request.path, reply)), status=answer.status, content_type="application/json"
