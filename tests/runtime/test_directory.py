@@ -38,7 +38,7 @@ def test_what_came_after_a_checkpoint_is_taken_back(tmp_path: Path) -> None:
     directory.create("steps = 9\n")
     write = {"steps.jsonl": [1, 2, 3, 4], "evals.jsonl": [0, 2, 4, 1], "trace.jsonl": [7, 5, 6]}
     for name, steps in write.items():
-        (directory.path / name).write_text("".join(json.dumps({"step": step}) + "\n" for step in steps) + '{"step": 1')
+        (directory.path / name).write_text("".join(json.dumps({"step": step}) + "\n" for step in steps) + "\0\0\n" + '{"step": 1')
     directory.write_summary({"outcome": "completed", "steps": 4})
     assert directory.completed(4) and not directory.completed(5)
     directory.cut(2, traced=2)

@@ -121,20 +121,20 @@ class RunDirectory:
         return isinstance(summary, dict) and (summary.get("outcome"), summary.get("steps")) == ("completed", step)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the lines of a file; one that a killed run left half-written is no line."""
+        """Return the lines of a file; one that a killed run, or a machine that lost its power, left broken is no line."""
         path = self.path / name
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        return [line for text in path.read_bytes().splitlines(keepends=True) if (line := _parsed(text))]
 
     def _keep(self, name: str, belongs: Callable[[int, dict[str, Any]], bool]) -> None:
         path, growing = self.path / name, self.path / f".{name}"
         if not path.exists():
             return
         with growing.open("wb") as file:
-            for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
-                if line.endswith(b"\n") and belongs(number, json.loads(line)):
-                    file.write(line)
+            for number, text in enumerate(path.read_bytes().splitlines(keepends=True)):
+                if (line := _parsed(text)) and belongs(number, line):
+                    file.write(text)
         growing.replace(path)
 
     def remove(self) -> None:
@@ -153,3 +153,12 @@ class RunDirectory:
             if file.write(data) != len(data):  # a full disk takes a part of it
                 file.truncate(size)
                 raise OSError(errno.ENOSPC, "no space left on the disk")
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return a whole line's object, and an empty one for anything else."""
+    try:
+        line = json.loads(text) if text.endswith(b"\n") else {}
+    except ValueError:
+        return {}
+    return line if isinstance(line, dict) else {}

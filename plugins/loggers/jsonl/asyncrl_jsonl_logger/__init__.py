@@ -44,13 +44,18 @@ class JsonLines(Plugin):
 
 
 def keep_until(path: Path, step: int) -> None:
-    """Drop what comes after a train step, and the eval points that belong to later ones. A half-written last line goes too."""
+    """Drop what comes after a train step, and the eval points that belong to later ones. A line that was left broken goes too."""
     growing, last = path.with_name(f".{path.name}"), 0.0
     with path.open("rb") as lines, growing.open("wb") as kept:
         for text in lines:
-            line = orjson.loads(text) if text.endswith(b"\n") else {"axis": None, "step": step + 1}
+            try:
+                line = orjson.loads(text) if text.endswith(b"\n") else {}
+            except orjson.JSONDecodeError:
+                line = {}
+            if not line:
+                continue
             if line["axis"] == Axis.TRAIN_STEP:
                 last = line["step"]
-            if (line["step"] if line["axis"] in (Axis.EVAL_STEP, None) else last) <= step:
+            if (line["step"] if line["axis"] == Axis.EVAL_STEP else last) <= step:
                 kept.write(text)
     growing.replace(path)

@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_from_a_step_tells_what_came_after_it_once(tmp_path: 
         host.observe("log_metrics", record=MetricRecord(axis, step, 1000.5, {"a": 1.0}))
     host.observe("log_end", summary={})
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"axis": "train_step", "step": 4, "ti')  # killed while it wrote
+        file.write('\0\0\n{"axis": "train_step", "step": 4, "ti')  # the power was lost, killed while it wrote
     host = started(tmp_path, resumed_step=2)
     assert [(line["axis"], line["step"]) for line in lines(tmp_path)] == [*told[:8], (Axis.EVAL_STEP, 1)]
     host.observe("log_metrics", record=record(3))
