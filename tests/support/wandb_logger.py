@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,16 +39,20 @@ def logger(
 
 @contextmanager
 def own_environment(home: Path) -> Iterator[str]:
-    """No W&B settings of whoever runs the tests, and a mark on everything that is started, of which nothing may be left."""
+    """No W&B settings of whoever runs the tests, and a mark on everything that is started, of which nothing may be left, nor of
+    its temporary files."""
     mark = f"mark-{uuid.uuid4().hex}"
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("WANDB_")]:
             patch.delenv(name)
         patch.setenv("ASYNCRL_TEST_MARK", mark)
         patch.setenv("HOME", str(home))
         patch.setenv("NETRC", str(home / "netrc"))
+        patch.setenv("TMPDIR", temporary)
+        patch.setattr(tempfile, "tempdir", temporary)
         yield mark
         assert processes_with(mark) == []
+        assert os.listdir(temporary) == []
 
 
 def processes_with(mark: str) -> list[str]:

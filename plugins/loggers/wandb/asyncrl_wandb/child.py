@@ -6,16 +6,20 @@ ends this process when its time is up, and a controller that was killed is misse
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from asyncrl.runtime.janitor import VARIABLE, processes_of
 
+from asyncrl_wandb.link import SCRATCH
 from asyncrl_wandb.session import Session
 
 ORPHAN_SECONDS = 8.0
@@ -35,6 +39,7 @@ def main() -> int:
     if not first:
         return 1
     start = json.loads(first)["start"]
+    atexit.register(_tidy)  # before W&B registers what it does at the end, so it comes after that
     threading.Thread(target=_watch, args=(start["controller"],), daemon=True).start()
     try:
         session = Session(start)
@@ -62,7 +67,15 @@ def _watch(controller: int) -> None:
     time.sleep(ORPHAN_SECONDS)
     for process in processes_of(os.environ[VARIABLE], [], frozenset({os.getpid()})):
         os.kill(process, signal.SIGKILL)
+    _tidy()
     os._exit(1)
+
+
+def _tidy() -> None:
+    """Remove this process's folder for temporary files; a controller that was killed can't."""
+    scratch = Path(os.environ["TMPDIR"])
+    if scratch.name.startswith(SCRATCH):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import os
 import queue
 import secrets
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -27,6 +29,8 @@ QUIET_SECONDS = 3.0
 LAST_CHANCE_SECONDS = 5.0
 """For a server that has not answered when the run ends; after that the run is still to be written offline."""
 KILL_SECONDS = 5.0
+SCRATCH = "asyncrl-wandb-"
+"""Begins the name of the process's folder for temporary files: W&B leaves some in it, sockets and tables, whichever way it ends."""
 
 log = logging.getLogger("asyncrl")
 
@@ -58,6 +62,7 @@ class Link:
         self._killed = False
         self._marker = f"wandb-{secrets.token_hex(8)}"
         self._directory = start["dir"]
+        self._scratch = ""
         self._thread = threading.Thread(target=self._run, name="wandb", daemon=True)
         self._thread.start()
 
@@ -116,6 +121,7 @@ class Link:
     def _open(self, mode: str) -> subprocess.Popen[bytes] | None:
         """Start the process and wait until W&B has begun; None, with a note, when it does not."""
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        self._scratch = tempfile.mkdtemp(prefix=SCRATCH)
         with self._log_file.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "asyncrl_wandb.child"],
@@ -194,6 +200,7 @@ class Link:
             with contextlib.suppress(OSError):  # what it still holds has no reader
                 assert pipe is not None
                 pipe.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     # Both ---------------------------------------------------------------------------------------------------------------------
 
@@ -201,7 +208,7 @@ class Link:
         """Everything W&B writes stays below its folder, and it reports nothing of its own, unless the user says otherwise."""
         quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_DATA_DIR": f"{self._start['dir']}/wandb"}
         inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # would outlive the run
-        return quiet | inherited | {VARIABLE: self._marker}
+        return quiet | inherited | {VARIABLE: self._marker, "TMPDIR": self._scratch}
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())

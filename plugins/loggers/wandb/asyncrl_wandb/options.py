@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from asyncrl import PluginOptions
 from pydantic import Field
@@ -13,10 +13,12 @@ from pydantic import Field
 class WandbOptions(PluginOptions):
     """What is not set here is W&B's own default, as its environment variables give it."""
 
-    project: str | None = Field(None, description="W&B project; unset, WANDB_PROJECT or asyncrl.")
+    project: str | None = Field(
+        None, min_length=1, max_length=128, pattern=r"^[^/\\#?%:]+$", description="W&B project; unset, WANDB_PROJECT or asyncrl."
+    )
     entity: str | None = Field(None, description="User or team that owns the project; unset, WANDB_ENTITY or the key's own.")
     group: str | None = Field(None, description="W&B group, which puts several runs together.")
-    tags: tuple[str, ...] = Field((), description="W&B tags.")
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field((), description="W&B tags.")
     run_name: str = Field("", description="Name in W&B; empty is the run's own.")
     mode: Literal["online", "offline", "disabled"] | None = Field(
         None,

@@ -14,6 +14,8 @@ from asyncrl import Axis, EvalRecord, EvalSample, MetricRecord, SetResult
 from asyncrl.metrics import KINDS, Declared, Registry
 from asyncrl.plugins import discover, load
 from asyncrl.runtime.reporter import declared_metrics
+from asyncrl_wandb import WandbOptions
+from pydantic import ValidationError
 from wandb_files import Written, offline_file, read_offline
 from wandb_logger import KEY, logger, own_environment
 
@@ -153,3 +155,12 @@ def test_the_plugin_does_not_import_wandb() -> None:
     code = "import sys, asyncrl_wandb; print(sorted({'wandb', 'torch', 'ray'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"project": "a/b"}, {"project": ""}, {"project": "x" * 129}, {"tags": ("",)}, {"tags": ("x" * 65,)}, {"run_id": "a/b"}],
+)
+def test_a_name_that_wandb_would_refuse_is_refused_before_the_run(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        WandbOptions(**wrong)

@@ -61,8 +61,9 @@ def test_a_run_that_cannot_be_online_is_written_offline(
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free}")
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
-    host, _ = logger(tmp_path, mode="online", start_seconds=1.0 if key else 1000.0, finish_seconds=120.0)
+    host, plugin = logger(tmp_path, mode="online", start_seconds=1.0 if key else 1000.0, finish_seconds=120.0)
     host.observe("log_metrics", record=record(1))
+    wait_until(lambda: plugin._link._notes, "W&B to say that it can't")
     host.observe("log_end", summary={"outcome": "completed"})
     assert read_offline(tmp_path).series("run/speed", "train_step") == [(1, 1.0)]
     (warning,) = warnings(caplog)
