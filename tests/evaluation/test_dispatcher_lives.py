@@ -157,6 +157,7 @@ class Process:
             await asyncio.gather(running, return_exceptions=True)
             await self.evals.close()
             assert not self.staging.exists()
+            assert self.disk.due - self.disk.perhaps <= {record["step"] for record in self.disk.records}
             return False
         await running
         assert not self.evals.state()["pending"]

@@ -72,6 +72,8 @@ def require_space(core: RunOptions, model: Path) -> None:
             raise OptionError(f"{core.publish_dir} is no directory", origin="publish_dir", remedy="name one that exists")
         check_space(Path(core.publish_dir), size, origin="publish_dir")
     kept = max(1, core.keep_checkpoints) + 1 if core.save_interval else 1
+    if core.eval_interval and core.eval_snapshots == "checkpoints":
+        kept += core.eval_max_in_flight  # a checkpoint is kept as long as its evaluation is pending
     check_space(Path(core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
 
 
