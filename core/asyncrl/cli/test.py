@@ -17,7 +17,7 @@ from asyncrl.checking import build, hint
 from asyncrl.cli.children import die_with_owner, unwinding
 from asyncrl.cli.plugins import matching
 from asyncrl.errors import OptionError, PluginError, UserError
-from asyncrl.fields import plain
+from asyncrl.fields import plain, words
 from asyncrl.plugins import Found, discover, load
 from asyncrl.run_file import Given
 
@@ -87,6 +87,10 @@ def read_options(found: Found, written: Sequence[str]) -> dict[str, Any]:
         if name not in (known := kind.Options.model_fields):
             remedy = hint(name, known, "", otherwise=f"it has {', '.join(known)}" if known else "it has none")
             raise OptionError(f"{found} has no option {name!r}", origin="--set", remedy=remedy)
+    for name, info in kind.Options.model_fields.items():
+        if info.is_required() and name not in texts:
+            remedy = f"--set {name}=VALUE; {words(info)}: {info.description}"
+            raise OptionError(f"{found} needs its option {name!r}", origin=COMMAND, remedy=remedy)
     given = {name: Given(values, f"--set {name}", Path.cwd(), text=True) for name, values in texts.items()}
     values: dict[str, Any] = plain(build(kind.Options, given, "", str(found), {}, owner=str(found)), secrets=True)
     return {name: values[name] for name in given}
