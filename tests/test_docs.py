@@ -153,6 +153,10 @@ def check_asyncrl(arguments: list[str], documented: set[str]) -> None:
     elif verb == "eval" and "--help" not in rest:
         line = scan([argument for argument in rest if argument != "--json"], SWITCHES)
         assert resolve_line(replace(line, positionals=line.positionals[1:]), slots=USES).plugins
+    elif verb == "resume" and "--help" not in rest:
+        line = scan(rest, SWITCHES)
+        flags = tuple(flag for flag in line.flags if flag.name != "from")
+        assert resolve_line(replace(line, flags=flags, positionals=(f"{line.positionals[0]}/config.toml",))).plugins
     elif verb == "simulate" and "--help" not in rest:
         assert main([verb, *rest, "--simulate.steps", "2"]) == 0
     elif verb == "plugins" and rest[0] in ("check", "test"):  # tests/cli/ runs them
