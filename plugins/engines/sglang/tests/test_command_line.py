@@ -1,0 +1,118 @@
+"""How servers are started, attached to and placed, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asyncrl import EngineNeeds, EnginePlace, RunFacts, ServerSpec
+from asyncrl.errors import OptionError, ResourceError
+from asyncrl_sglang import SGLangEngine, SGLangOptions
+from asyncrl_sglang.flags import words
+
+PLACE = EnginePlace(1, Path("/models/m"), "127.0.0.1", 31000, "cuda", "bfloat16", 7, Path("/logs/engine-1.txt"))
+
+
+def engine(device: str = "cuda", num_engines: int = 2, **options: Any) -> SGLangEngine:
+    run = RunFacts(batch_size=1, group_size=1, max_concurrent_samples=1, steps=1, device=device, num_engines=num_engines)
+    return SGLangEngine(SGLangOptions(**options), run)
+
+
+def spec(device: str = "cuda", **options: Any) -> ServerSpec:
+    place = EnginePlace(1, PLACE.model, PLACE.host, PLACE.port, device, PLACE.dtype, PLACE.seed, PLACE.log_file)
+    return engine(device, **options).engine_server(place)
+
+
+def flags(server: ServerSpec) -> dict[str, str | None]:
+    """What follows each flag of a command line."""
+    line = server.argv[3:]
+    values = [*line[1:], "--"]
+    return {flag: None if value.startswith("--") else value for flag, value in zip(line, values, strict=True) if flag[:2] == "--"}
+
+
+def test_on_gpus_only_what_the_run_and_its_options_say_is_passed():
+    server = spec(tensor_parallel=4, memory_fraction=0.8, server_args={"max_running_requests": 64, "enable-metrics": True})
+    assert server.argv[:3] == (sys.executable, "-m", "sglang.launch_server")
+    assert flags(server) == {
+        "--model-path": "/models/m",
+        "--host": "127.0.0.1",
+        "--port": "31000",
+        "--device": "cuda",
+        "--dtype": "bfloat16",
+        "--random-seed": "7",
+        "--tensor-parallel-size": "4",
+        "--data-parallel-size": "1",
+        "--skip-server-warmup": None,
+        "--mem-fraction-static": "0.8",
+        "--max-running-requests": "64",
+        "--enable-metrics": None,
+    }
+    assert (server.url, server.env) == ("http://127.0.0.1:31000", {})
+
+
+def test_on_a_cpu_the_native_backends_are_chosen_unless_server_args_say_otherwise():
+    server = spec("cpu", server_args={"sampling-backend": "other", "sleep-on-idle": False})
+    found = flags(server)
+    assert found["--attention-backend"] == "torch_native" and found["--sampling-backend"] == "other"
+    assert "--sleep-on-idle" not in found
+    assert server.env["SGLANG_USE_CPU_ENGINE"] == "1"
+
+
+def test_the_users_environment_comes_last():
+    assert (
+        spec("cpu", env={"SGLANG_USE_CPU_ENGINE": "0", "X": "y"}).env.items() >= {"SGLANG_USE_CPU_ENGINE": "0", "X": "y"}.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "ranks"),
+    [
+        ({}, 1, 1),
+        ({"tensor_parallel": 4}, 4, 4),
+        ({"tensor_parallel": 4, "data_parallel": 2}, 8, 0),
+        ({"tensor_parallel": 8, "data_parallel": 2, "server_args": {"enable_dp_attention": True}}, 8, 0),
+    ],
+)
+def test_devices_of_an_engine_and_its_ranks_in_a_weight_group(options, gpus, ranks):
+    assert engine(**options).engine_needs() == EngineNeeds(gpus=gpus, cpus=1)
+    assert engine("cpu", **options).engine_needs().gpus == 0
+    assert spec(**options).weight_ranks == ranks
+
+
+def test_seeds_are_sent_only_to_servers_that_heed_them():
+    assert not spec().takes_seeds
+    assert spec(server_args={"enable-deterministic-inference": True}).takes_seeds
+
+
+def test_servers_that_run_already_are_attached_to():
+    there = engine(urls=("http://a:30000/", "http://b:30000"))
+    there.check_run(there.run)
+    assert there.engine_needs() == EngineNeeds(gpus=0, cpus=0)
+    server = there.engine_server(PLACE)
+    assert (server.argv, server.url) == ((), "http://b:30000")
+    with pytest.raises(OptionError, match=r"engine\.urls, num_engines: there are 2 servers for num_engines = 3"):
+        lacking = engine(num_engines=3, urls=("http://a", "http://b"))
+        lacking.check_run(lacking.run)
+
+
+def test_an_interpreter_that_is_missing_or_has_no_sglang_is_refused(tmp_path: Path):
+    with pytest.raises(ResourceError, match=r"engine\.python: there is no interpreter at /nowhere/python"):
+        missing = engine(python="/nowhere/python")
+        missing.check_run(missing.run)
+    if not _has_sglang():
+        with pytest.raises(ResourceError, match=r"engine\.python: .* can't import sglang"):
+            engine().check_run(engine().run)
+
+
+def test_words_of_a_command_line():
+    assert words({"a-b": 1, "on": True, "off": False, "many": ["x", "y"], "ratio": 0.5}) == [
+        *("--a-b", "1", "--on", "--many", "x", "y", "--ratio", "0.5")
+    ]
+
+
+def _has_sglang() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("sglang") is not None
