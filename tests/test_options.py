@@ -109,6 +109,12 @@ def test_tables_of_a_slot_of_many_select_in_their_order_and_an_empty_one_selects
 # Choosing by flag -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("nothing", ["none", ""])
+def test_a_flag_can_select_none_in_a_slot_of_many(place: Place, nothing: str) -> None:
+    assert names(place.resolve("[filters.reward-variance]", "--filters", nothing), "filters") == []
+    assert names(place.resolve("", "--loggers", nothing), "loggers") == []
+
+
 def test_options_of_the_files_plugin_do_not_leak_into_the_one_a_flag_chose(place: Place) -> None:
     """Field report 37: `alpha` would be an error for fifo, and capacity_factor would be taken over unseen."""
     config = place.resolve('[buffer]\nname = "priority"\ncapacity_factor = 5.0\nalpha = 2.0', "--buffer", "fifo")

@@ -90,6 +90,13 @@ def test_an_entry_point_in_a_misspelled_group_is_mentioned(path: Path) -> None:
         discover([str(path)]).pick("buffer", "mine", "--buffer")
 
 
+def test_an_entry_point_in_a_misspelled_group_of_another_slot_is_not_mentioned(path: Path) -> None:
+    install(path, "typo", {"asyncrl.bufers": {"mine": "m:C"}})
+    with pytest.raises(UnknownPlugin) as raised:
+        discover([str(path)]).pick("filters", "yours", "--filters")
+    assert "typo" not in str(raised.value)
+
+
 def test_an_editable_install_is_listed_once(path: Path) -> None:
     """Field report 39: its own folder has an egg-info, site-packages a dist-info, and both are on the path."""
     install(path / "a", "my-buffer", {"asyncrl.buffers": {"mine": "m:C"}}, kind="egg-info")

@@ -119,8 +119,9 @@ class Catalog:
             message += f"; did you mean {near!r}?"
         if elsewhere := sorted({found.slot for found in self.plugins if found.name == name}):
             message += f"; there is one for {' and '.join(elsewhere)}"
-        for stray in self.strays:
-            message += f"; {stray}"
+        for stray in self.strays:  # of a group that no slot has, only what may have been meant for this slot
+            if "unknown entry-point group" not in stray or f"offers {name!r}" in stray or repr(SLOTS[slot].group) in stray:
+                message += f"; {stray}"
         remedy = f"installed for {slot}: {', '.join(installed)}" if installed else f"nothing is installed for {slot}"
         return UnknownPlugin(message, origin=origin, remedy=remedy)
 

@@ -90,13 +90,15 @@ def choose(
 def _override(
     slot: str, selection: Given, written: Sequence[Choice], catalog: Catalog
 ) -> tuple[list[tuple[Choice, Found]], list[Choice]]:
-    """Apply a flag's selection; options of the file go only to the very plugin they were written for."""
+    """Apply a flag's selection, ``none`` being none; options of the file go only to the very plugin they were written for."""
     texts = selection.value if SLOTS[slot].many else selection.value[-1:]
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if not SLOTS[slot].many:
         if len(names) > 1:
             raise OptionError(f"{slot} takes one plugin, got {' and '.join(names)}", origin=selection.origin, remedy="choose one")
         names = names or texts
+    elif names == ["none"] and "none" not in [found.name for found in catalog.of(slot)]:
+        names = []
     picked = [(name, catalog.pick(slot, name, selection.origin)) for name in names]
     kept: dict[Found, Choice] = {}
     for choice in written:
