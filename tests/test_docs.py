@@ -225,6 +225,8 @@ def test_flags_in_the_text_exist() -> None:
         for option in load(found).Options.model_fields:
             known.add(f"--{found.slot}.{option.replace('_', '-')}")
             known.add(f"--{found.slot}.{found.name}.{option.replace('_', '-')}")
+            if found.slot == "engine":  # what evaluations override
+                known.add(f"--eval.engine.{option.replace('_', '-')}")
     for paper in PAPERS:
         for code in inline_code(paper):
             if code.startswith(("--", "asyncrl ")):
