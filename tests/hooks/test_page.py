@@ -115,7 +115,7 @@ def test_a_plugin_of_a_former_api_that_is_still_accepted_gets_a_note(monkeypatch
     assert fault.endswith(": was written for hook API 1, and this asyncrl has 2: install a newer version of the plugin")
 
 
-@pytest.mark.parametrize("slot", sorted(set(SLOTS) - {"eval"}))
+@pytest.mark.parametrize("slot", sorted(SLOTS))
 def test_every_first_party_plugin_says_for_which_hook_api_it_was_written(slot: str) -> None:
     for found in first_party(slot).values():
         assert "hook_api" in vars(load(found).__mro__[1]), found

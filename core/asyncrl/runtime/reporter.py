@@ -17,8 +17,8 @@ from asyncrl.evaluation.records import EvalRecord
 from asyncrl.host import Host, HostMetrics
 from asyncrl.loggers import MetricRecord
 from asyncrl.metrics import Axis, Declared, Delta, Registry
-from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.loads import LoadMetrics
+from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import PoolMetrics
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.recorder import Recorded

@@ -8,6 +8,7 @@ from asyncrl import Checkpoint, EvalPlugin, EvalResult, EvalSets, hookimpl
 class Shared(EvalPlugin):
     """Measures the version that the rollout engines serve."""
 
+    hook_api = 1
     uses_rollout_engines = True
     needs_snapshot = False
 
