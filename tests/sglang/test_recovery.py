@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
+import time
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from asyncrl.errors import EngineError
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.samples import SamplingParams
 from models import greedy, likeliest
@@ -17,6 +17,7 @@ from publishing import Source
 
 PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
 COUNT = 400
+UPDATE_SECONDS = 60.0
 
 
 def ask(prompt: list[int], count: int) -> GenerateRequest:
@@ -72,7 +73,10 @@ async def test_a_server_that_hangs_in_an_update_is_given_up_and_the_other_is_upd
     for _ in range(3):
         await world.pool.look()
     assert not world.clients[0].alive, "it serves old weights"
-    assert await world.publisher("disk", "retract", Source(reference(models.a)), timeout=60.0).publish(1.0) == 1
+    world.weights._timeout = UPDATE_SECONDS
+    for client in world.clients:
+        client.control_timeout = client.update_timeout = UPDATE_SECONDS
+    assert await world.publisher("disk", "retract", Source(reference(models.demo))).publish(1.0) == 1
     assert [client.alive for client in world.clients] == [True, True]
 
 
@@ -97,8 +101,6 @@ async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(worl
 
 async def test_a_server_killed_while_it_generates_loses_its_requests_to_the_other(world, models, reference):
     flying = await start(world)
-    children = world.servers[0].processes()
-    assert len(children) >= 3, "scheduler and detokenizer run beside the server"
     await asyncio.to_thread(world.servers[0].kill)
     answers = await asyncio.wait_for(asyncio.gather(*flying), 180)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
@@ -108,17 +110,20 @@ async def test_a_server_killed_while_it_generates_loses_its_requests_to_the_othe
     assert [client.alive for client in world.clients] == [False, True]
 
 
-async def test_the_end_of_the_owner_ends_the_whole_process_tree(world):
-    """Comes last: it ends the server that was not killed, in the middle of requests."""
-    server = world.servers[1]
-    running = asyncio.create_task(world.clients[1].generate(ask(PROMPTS[0], 3000)))
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(busy, server):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    tree = server.processes()
-    await asyncio.to_thread(server.end)
-    with contextlib.suppress(EngineError):
-        await running
+def test_the_end_of_the_owner_ends_the_whole_process_tree(pair, models):
+    """Comes last: it ends the server that was not killed, in the middle of a request."""
+    server = pair[1]
+    server.reset(models.a)
+    body = {"input_ids": PROMPTS[0], "sampling_params": {"max_new_tokens": 3000}}
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(server.call, "/generate", body)
+        deadline = time.monotonic() + 60
+        while not busy(server) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        tree = server.processes()
+        assert len(tree) >= 3, "scheduler and detokenizer run beside the server"
+        server.end()
+        assert answer.exception(60) is not None
     assert [pid for pid in tree if is_running(pid)] == []
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         server.call("/model_info")

@@ -215,11 +215,11 @@ class EngineClient:
 
     # Control --------------------------------------------------------------------------------------------------------
 
-    async def abilities(self) -> Abilities:
-        """What the server can do; asked once."""
+    async def abilities(self, timeout: float = 0) -> Abilities:
+        """What the server can do; asked once, within `timeout` seconds if given."""
         if self._abilities is None:
             try:
-                api = await self._call("/openapi.json", None, self.control_timeout, "GET")
+                api = await self._call("/openapi.json", None, timeout or self.control_timeout, "GET")
                 self._abilities = read_abilities(api)
             except EngineFault:
                 raise
@@ -391,7 +391,7 @@ class EngineClient:
         return not self.unfit and self._version_of(info) in (None, self.version)
 
     async def _info(self, timeout: float) -> dict[str, Any]:
-        path = (await self.abilities()).info_path
+        path = (await self.abilities(timeout)).info_path
         return await self._call(path, None, timeout, "GET")
 
     def _version_of(self, info: Mapping[str, Any]) -> int | None:

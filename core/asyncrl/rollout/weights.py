@@ -97,9 +97,9 @@ class EngineWeights:
             await self._confirm(engine, version, digest, before)
 
         async with self._lock:
-            deadline = asyncio.get_running_loop().time() + self._timeout
             try:
                 await self.members()
+                deadline = asyncio.get_running_loop().time() + self._timeout  # a server that hangs has taken some seconds
                 causes = await self._each(self._members, update, deadline)
                 if causes:
                     again = [engine for engine in self._members if engine.name in causes]

@@ -1,0 +1,95 @@
+"""Core's client and pool against asyncio with bare HTTP posts: wall time of the same requests to one real SGLang server, 64 at a time.
+
+    .venv/bin/python benchmarks/sglang_client.py      needs the environment of `make test-sglang`
+
+Both sides send the same bodies over one aiohttp session each and keep 64 in flight. The bare side reads the JSON and nothing else; the
+client's side checks ids, routes, reads tokens, log-probabilities and version spans into arrays. They take turns; the median ratio counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import aiohttp
+import numpy as np
+from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.engine import GenerateRequest
+from asyncrl.rollout.pool import EnginePool
+from asyncrl.samples import SamplingParams
+from asyncrl.testing.models import default_model
+from sglang_server import served
+
+CONCURRENT = 64
+REQUESTS = 512
+NEW_TOKENS = 32
+ROUNDS = 5
+VOCABULARY = 64
+
+
+def run() -> list[dict[str, Any]]:
+    with served(default_model()) as server:
+        ratios = asyncio.run(measure(server.spec))
+    return [
+        {
+            "name": "sglang_client",
+            "ratio": statistics.median(ratios),
+            "goal": 1.10,
+            "better": "lower",
+            "unit": "wall time / wall time",
+            "runs": len(ratios),
+            "against": "asyncio with bare HTTP posts, 64 concurrent",
+        }
+    ]
+
+
+async def measure(spec: Any) -> list[float]:
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, 60, int(length)).astype(np.int32) for length in rng.integers(4, 40, REQUESTS)]
+    async with make_session() as session, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as bare:
+        client = EngineClient.of_spec("engine-0", spec, session, vocab_size=VOCABULARY, request_timeout=600)
+        pool = EnginePool([client])
+        params = SamplingParams(NEW_TOKENS, temperature=1.0)
+        sampling = {"max_new_tokens": NEW_TOKENS, "temperature": 1.0, "top_p": 1.0, "top_k": -1}
+
+        async def ours(index: int) -> int:
+            return len((await pool.generate(GenerateRequest(prompts[index], params, index))).token_ids)
+
+        async def theirs(index: int) -> int:
+            body = {"input_ids": prompts[index].tolist(), "sampling_params": sampling, "return_logprob": True}
+            async with bare.post(f"{spec.url}/generate", json=body) as response:
+                return len((await response.json())["output_ids"])
+
+        ratios = []
+        await _timed(theirs)
+        for turn in range(ROUNDS):
+            sides = (ours, theirs) if turn % 2 else (theirs, ours)
+            seconds = {side: await _timed(side) for side in sides}
+            ratios.append(seconds[ours] / seconds[theirs])
+            print(f"client {seconds[ours]:.2f} s, bare {seconds[theirs]:.2f} s", file=sys.stderr)
+        await pool.close()
+        await client.close()
+    return ratios
+
+
+async def _timed(ask: Any) -> float:
+    """Seconds a token for all requests, some so many at a time: what is sampled ends at different lengths on each side."""
+    slots = asyncio.Semaphore(CONCURRENT)
+
+    async def one(index: int) -> int:
+        async with slots:
+            return int(await ask(index))
+
+    began = time.perf_counter()
+    tokens = sum(await asyncio.gather(*(one(index) for index in range(REQUESTS))))
+    return (time.perf_counter() - began) / tokens * REQUESTS * NEW_TOKENS
+
+
+if __name__ == "__main__":
+    print(run())
