@@ -40,7 +40,13 @@ def _table(options: type[BaseModel]) -> list[str]:
     if not options.model_fields:
         return ["", "No options."]
     rows = [
-        (f"`{name}`", words(info), default_text(info, portable=True), info.description or "")
+        (f"`{name}`", _as_code(words(info)), default_text(info, portable=True), info.description or "")
         for name, info in options.model_fields.items()
     ]
     return table(("option", "type", "default", "what"), rows)
+
+
+def _as_code(wanted: str) -> str:
+    """Markdown of what an option wants: a pattern is code, else its brackets would be links and footnotes."""
+    before, matching, pattern = wanted.partition("matching ")
+    return f"{before}{matching}`{pattern}`" if pattern else wanted
