@@ -154,6 +154,7 @@ class Stepper:
             dist.all_reduce(flat)
             statistics.sums.copy_(flat[:-2].view_as(statistics.sums))
             loss, changed = flat[-2], flat[-1]
+            dist.all_reduce(statistics.largest, dist.ReduceOp.MAX)
         return float(loss), math.sqrt(float(changed))
 
 

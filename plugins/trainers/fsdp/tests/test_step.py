@@ -97,6 +97,7 @@ def test_on_policy_ratio_is_one_at_age_zero(open_trainer: Open, make_batch: Make
     """Field report 5."""
     report = open_trainer().train_batch(make_batch(noise=0.0, ages=1))
     assert report.by_age["ratio_by_age"] == {0: pytest.approx(1.0, abs=1e-4)}
+    assert 0 < report.by_age["logprob_difference_by_age"][0] < report.by_age["largest_logprob_difference_by_age"][0] < 1e-4
     assert report.metrics["effective_sample_size"] == pytest.approx(1.0, abs=1e-4)
     assert report.metrics["clip_fraction"] == 0
 
