@@ -91,7 +91,7 @@ PROCESSES: dict[str, frozenset[str]] = {
     "controller": frozenset(SLOT_HOOKS),
     "rollout": frozenset({"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}),
     "engine": frozenset({"engine", "observers"}),
-    "evaluator": frozenset({"task", "producer", "eval"}),
+    "evaluator": frozenset({"task", "producer", "eval", "observers"}),
     "trainer": frozenset({"trainer", "observers"}),
 }
 """The processes of a run, and the slots whose plugins each of them builds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -86,3 +87,51 @@ def test_a_failing_observer_with_a_secret_goes_around_hooks_in_every_process_and
             assert SECRET.encode() not in path.read_bytes(), path
     assert SECRET not in run.output
     assert run.left_behind() == []
+
+
+VANISHES = """
+import shutil
+from pathlib import Path
+from asyncrl import *
+
+class Vanishes(Plugin):
+    @hookimpl
+    def check_run(self):
+        for found in Path(__file__).parent.glob("dist_vanishes-*"):
+            shutil.rmtree(found)
+"""
+
+
+def test_a_plugin_that_another_process_does_not_find_is_the_error_whichever_actor_looks_first(start, tmp_path: Path) -> None:
+    """Field report 35."""
+    folder = tmp_path / "installed"
+    install(folder, "dist-vanishes", {"asyncrl.observers": {"vanishes": "vanishes:Vanishes"}}, modules={"vanishes": VANISHES})
+    run = start("--steps", "2", "--eval-interval", "0", "--observers", "vanishes", env={"PYTHONPATH": str(folder)})
+    assert run.wait() == 3, run.output
+    assert "wanted observers plugin 'vanishes' of dist-vanishes 1.0, found" in run.output
+    assert run.left_behind() == []
+
+
+COUNTS = """
+from asyncrl import *
+
+class Counts(Plugin):
+    class Metrics(MetricSet):
+        steps = Counter("Steps seen", unit="steps")
+
+    @hookimpl
+    def on_step(self):
+        self.metrics.steps.add()
+"""
+
+
+def test_what_an_observer_counts_in_a_step_is_logged_at_that_step(start, tmp_path: Path) -> None:
+    folder = tmp_path / "installed"
+    install(folder, "dist-counts", {"asyncrl.observers": {"counts": "counts:Counts"}}, modules={"counts": COUNTS})
+    run = start("--steps", "3", "--eval-interval", "0", "--observers", "counts", env={"PYTHONPATH": str(folder)})
+    assert run.wait() == 0, run.output
+    lines = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    counted = [
+        (line["step"], line["values"]["observers/counts/steps"]) for line in lines if "observers/counts/steps" in str(line)
+    ]
+    assert [step for step, _ in counted] == [1, 2, 3]

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import aiohttp
@@ -13,6 +14,7 @@ import aiohttp
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import EngineError, ResourceError
 from asyncrl.hookspecs import PROCESSES
+from asyncrl.host import Host
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.engine import EnginePlace, Launch, ServerSpec
 from asyncrl.runtime import child
@@ -54,10 +56,16 @@ class EngineActor:
     """A Ray actor; everything it starts ends with it, whatever ends it."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
-        self._host = build_host(specs, facts, slots=PROCESSES["engine"])
+        self._specs = specs
+        self._facts = facts
         self._process: subprocess.Popen[bytes] | None = None
         self._log_file = Path()
         self._url = ""
+
+    @cached_property
+    def _host(self) -> Host:
+        """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
+        return build_host(self._specs, self._facts, slots=PROCESSES["engine"])
 
     async def start(self, job: EngineJob) -> EngineAddress:
         """Start the server (on a free port when its port is 0) and wait until it is healthy. One that runs already is ended first.

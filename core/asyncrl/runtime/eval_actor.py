@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from asyncrl.authoring import RunFacts
@@ -13,6 +14,7 @@ from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
 from asyncrl.evaluation.sets import RunEvalSets, chosen_sets
 from asyncrl.evaluation.setup import blocks
 from asyncrl.hookspecs import PROCESSES
+from asyncrl.host import Host
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import make_session
@@ -53,7 +55,12 @@ class EvalActor:
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._facts = facts
         self._messages = collect()
-        self._host = build_host(specs, facts, slots=PROCESSES["evaluator"])
+        self._specs = specs
+
+    @cached_property
+    def _host(self) -> Host:
+        """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
+        return build_host(self._specs, self._facts, slots=PROCESSES["evaluator"])
 
     async def open(self, setup: EvalSetup) -> None:
         """Open the task."""

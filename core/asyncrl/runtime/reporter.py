@@ -108,13 +108,18 @@ class Reporter:
         """Take in what the rollout actor had to tell."""
         for level, line in progress.messages:
             log.log(level, "%s", line)
-        for delta in [*progress.deltas, *self._host.drain()]:
+        for delta in progress.deltas:
             self._registry.add(delta)
+        self._drain()
         self._trace(progress.finished)
         self._totals.paused = self._earlier.paused + progress.paused_seconds
         self._totals.engines = self._earlier.engines + progress.engine_busy_seconds
         self._totals.tokens_generated = progress.tokens_generated
         self._totals.books = progress.books
+
+    def _drain(self) -> None:
+        for delta in self._host.drain():
+            self._registry.add(delta)
 
     async def last_poll(self) -> None:
         """Fetch what is left, whatever ends the run."""
@@ -122,6 +127,7 @@ class Reporter:
         with contextlib.suppress(AsyncrlError, TimeoutError):
             async with asyncio.timeout(LAST_POLL_SECONDS):
                 await self.poll()
+        self._log(Axis.WALL_SECONDS, round(self.seconds, 3))
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs, as JSON: totals and metrics so far."""
@@ -177,6 +183,7 @@ class Reporter:
         self._registry.add(self._publisher.metrics.drain())
         self._registry.add(self._trainer_delta(report))
         self._host.observe("on_step", step=step, report=report)
+        self._drain()  # what an observer counts in this step is this step's
         self._log(Axis.TRAIN_STEP, step)
         self._log(Axis.WEIGHT_VERSION, self._version)
         self._log(Axis.WALL_SECONDS, round(self.seconds, 3))

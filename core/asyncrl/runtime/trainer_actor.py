@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import ray
 
 from asyncrl.authoring import RunFacts
 from asyncrl.hookspecs import PROCESSES
+from asyncrl.host import Host
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.training.interfaces import (
     Exported,
@@ -28,7 +30,13 @@ class TrainerActor:
     """Collective calls run one after the other in one thread; `leave_weight_group` has a thread of its own."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
-        self._host = build_host(specs, facts, slots=PROCESSES["trainer"])
+        self._specs = specs
+        self._facts = facts
+
+    @cached_property
+    def _host(self) -> Host:
+        """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
+        return build_host(self._specs, self._facts, slots=PROCESSES["trainer"])
 
     def rendezvous(self) -> tuple[str, int]:
         """Return this node's address and a free port on it, for rank 0."""
