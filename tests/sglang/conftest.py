@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.sglang)
             item.add_marker(pytest.mark.timeout(900))
-    items.sort(key=lambda item: item.path != here / "test_start.py")  # before there are other servers
+    order = {here / "test_start.py": 0, here / "test_demo.py": 2}  # before there are shared servers, and after
+    items.sort(key=lambda item: order.get(item.path, 1))
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,22 @@ def reference() -> Callable[[Path], Any]:
 
 
 @pytest.fixture(scope="session")
-def pair(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+def started() -> Iterator[list[Server]]:
+    """The shared servers that were started; all end with the session."""
+    servers: list[Server] = []
+    yield servers
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture(scope="session")
+def pair(models: Models, started: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Server]:
     folder = tmp_path_factory.mktemp("servers")
-    servers = [Server(f"engine-{index}", models.a, folder) for index in range(2)]
-    try:
-        for server in servers:
-            server.wait()
-        yield servers
-    finally:
-        for server in servers:
-            server.end()
+    for index in range(2):
+        started.append(Server(f"engine-{index}", models.a, folder))
+    for server in started:
+        server.wait()
+    return started
 
 
 class World:

@@ -28,7 +28,6 @@ async def start(model: Path, folder: Path, port: int = 0, **options: Any) -> Non
     try:
         await actor.start(EngineJob("engine-0", place))
     finally:
-        assert actor._process is None
         await actor.stop()
 
 
@@ -51,8 +50,8 @@ async def test_a_port_that_is_taken(tmp_path):
 
 
 async def test_more_memory_than_there_is(tmp_path):
-    with pytest.raises(EngineError, match="memory") as caught:
-        await start(default_model(), tmp_path, server_args={"max-total-tokens": 2_000_000_000})
+    with pytest.raises(EngineError, match="Not enough memory") as caught:
+        await start(default_model(), tmp_path, memory_fraction=1e-6)
     assert "\n" not in str(caught.value)
 
 
@@ -60,7 +59,7 @@ def test_a_flag_that_this_version_does_not_have(tmp_path):
     engine = SGLangEngine(
         SGLangOptions(python=interpreter(), server_args={"max_runing_requests": 3, "sleep-on-idle": True}), FACTS
     )
-    told = r"engine.server_args: SGLang 0\.5\.\d+ has no flag --max-runing-requests; did you mean --max-running-requests\?"
+    told = r"engine.server_args: SGLang 0\.5\.\d+ has no flag --max-runing-requests \(did you mean --max-running-requests\?\)"
     for _ in range(2):  # the second time from the list that the first one kept
         with pytest.raises(OptionError, match=told):
             engine.check_run(_cached(tmp_path))

@@ -22,6 +22,7 @@ from asyncrl.runtime.last_words import last_lines, last_words
 from asyncrl.training.publication import free_port
 
 PORT_TRIES = 3
+PORT_LINES = 100  # SGLang says more after it has said that its port is taken
 LOOK_SECONDS = 10.0
 HEALTH_SECONDS = 25.0  # SGLang generates a token to answer, and gives up after 20 s
 
@@ -167,4 +168,4 @@ class EngineActor:
 
     def _port_was_taken(self) -> bool:
         tail = self._tail(12).lower()
-        return "address already in use" in tail or ("port" in tail and "in use" in tail)
+        return "address already in use" in self._tail(PORT_LINES).lower() or ("port" in tail and "in use" in tail)
