@@ -12,7 +12,17 @@ from asyncrl import __version__
 from asyncrl.plugins import SLOTS
 
 CONTENTS = {
-    "Use": ["getting-started", "run-directory", "resume", "reading-a-run", "eval", "simulate", "scheduling", "/examples/README"],
+    "Use": [
+        "getting-started",
+        "run-directory",
+        "resume",
+        "reading-a-run",
+        "eval",
+        "sglang",
+        "simulate",
+        "scheduling",
+        "/examples/README",
+    ],
     "Write plugins": [
         "plugins/index",
         "plugins/first-plugin",
