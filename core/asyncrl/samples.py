@@ -69,13 +69,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample. `top_k` -1 is off; temperature 0 is greedy; `stop_token_ids` come on top of the model's own."""
+    """How to sample. `top_k` -1 is off; temperature 0 is greedy; `stop_token_ids` come on top of the model's own. With `ignore_eos`
+    nothing ends a completion but `max_new_tokens`, if the engine can (sglang and torch can)."""
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
     stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,12 @@ async def test_an_answer_becomes_a_completion_in_compact_arrays(server: HttpEngi
     }
 
 
+async def test_a_request_can_go_on_past_the_model_s_own_end(server: HttpEngine, client: EngineClient) -> None:
+    await client.generate(request(1, ignore_eos=True))
+    (sent,) = server.called("/generate")
+    assert sent["sampling_params"]["ignore_eos"] is True
+
+
 async def test_two_versions_in_one_answer_are_two_spans(server: HttpEngine, client: EngineClient) -> None:
     """Field report 1."""
     client.version, server.label, server.hold_after = 3, "3", 2

@@ -13,7 +13,8 @@ from asyncrl.rollout.engine import Engine, GenerateRequest
 from asyncrl.samples import Completion, SamplingParams
 from asyncrl.simulation.clock import run_virtual
 from asyncrl.simulation.engine import Plan, ScriptedEngine
-from asyncrl.simulation.script import NumberedRequest
+from asyncrl.simulation.lengths import ConstantLengths
+from asyncrl.simulation.script import LengthScript, NumberedRequest
 
 REQUEST = GenerateRequest(np.zeros(1, np.int32), SamplingParams(64), 0)
 
@@ -199,9 +200,15 @@ def test_slot_seconds_are_those_in_which_slots_generated() -> None:
 def test_answers_share_their_arrays_and_begin_with_the_samples_number() -> None:
     async def main() -> list[Completion]:
         engine = ScriptedEngine(vocab_size=10)
-        requests = [NumberedRequest(REQUEST.token_ids, REQUEST.params, 0, index) for index in (4, 9)]
+        requests = [NumberedRequest(REQUEST.token_ids, REQUEST.params, 0, index=index) for index in (4, 9)]
         return [await engine.generate(request) for request in requests]
 
     first, second = run_virtual(main())
     assert (list(first.token_ids), second.token_ids[0]) == ([4, 5, 6, 7, 8, 9, 0, 1], 9)
     assert np.shares_memory(first.token_ids, second.token_ids) and not first.token_ids.flags.writeable
+
+
+def test_a_request_that_knows_its_length_has_it_whatever_the_law_says() -> None:
+    script = LengthScript(ConstantLengths(7), per_token=0.5)
+    known = GenerateRequest(REQUEST.token_ids, SamplingParams(31, ignore_eos=True), 0)
+    assert (script(REQUEST, 0).tokens, script(known, 0).tokens, script(known, 0).per_token) == (7, 31, 0.5)

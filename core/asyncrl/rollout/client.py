@@ -91,6 +91,7 @@ class EngineClient:
         self.version = version
         self.initial_version = version
         self.in_flight = 0
+        self.life = 0  # of its server: whatever was done in an earlier one is lost
         self.alive = True
         self.paused = False
         self.usage = Usage()
@@ -137,6 +138,20 @@ class EngineClient:
     def busy_seconds(self) -> float:
         """Seconds so far with at least one request in flight."""
         return self._busy + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
+
+    # Another server -------------------------------------------------------------------------------------------------
+
+    def lost(self) -> None:
+        """Its server is gone, or will be ended: no requests until an update has reached the next one."""
+        self.life += 1
+        self.alive, self.unfit, self.paused = False, True, False
+
+    def moved(self, url: str) -> None:
+        """Another server, started as the former one was, answers at `url`; it serves the weights of its start."""
+        self.lost()
+        self.url = url
+        self._base = URL(url)
+        self._generate_url = self._base / "generate"
 
     # Generation -----------------------------------------------------------------------------------------------------
 
@@ -193,6 +208,8 @@ class EngineClient:
         }
         if params.stop_token_ids:
             sampling["stop_token_ids"] = list(params.stop_token_ids)
+        if params.ignore_eos:
+            sampling["ignore_eos"] = True
         if self.takes_seeds and request.seed >= 0:
             sampling["sampling_seed"] = request.seed
         body: dict[str, Any] = {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}

@@ -66,11 +66,14 @@ class GroupSampler:
         self._seed = seed
         self._warned: set[str] = set()
 
-    def generate(self, prompt: Prompt, token_ids: TokenIds) -> Coroutine[Any, Any, Completion]:
-        """Continue `token_ids` (int32[n]) on the pool. Raises `RequestFailed` when retrying transient errors did not help."""
+    def generate(
+        self, prompt: Prompt, token_ids: TokenIds, params: SamplingParams | None = None
+    ) -> Coroutine[Any, Any, Completion]:
+        """Continue `token_ids` (int32[n]) on the pool, by `self.params` unless others are given. Raises `RequestFailed` when retrying
+        transient errors did not help."""
         draw = DRAW.get()
         seed = -1 if draw is None else draw.seed(self._seed, prompt.prompt_id)
-        return self._generate(GenerateRequest(token_ids, self.params, prompt.prompt_id, seed))
+        return self._generate(GenerateRequest(token_ids, params or self.params, prompt.prompt_id, seed))
 
     async def score(self, prompt: Prompt, sample: Sample) -> Sample:
         """Return the sample with the task's reward; FAILED with the reason if the task's scoring raised. A sample that can't be

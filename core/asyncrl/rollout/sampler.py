@@ -22,9 +22,10 @@ class Sampler(Protocol):
     group_size: int
     params: SamplingParams
 
-    async def generate(self, prompt: Prompt, token_ids: TokenIds) -> Completion:
-        """Continue `token_ids` (int32[n]; the prompt's, or a longer context of the same prompt) on the engine pool.
-        Transient engine errors were retried; raises `RequestFailed` when that did not help."""
+    async def generate(self, prompt: Prompt, token_ids: TokenIds, params: SamplingParams | None = None) -> Completion:
+        """Continue `token_ids` (int32[n]; the prompt's, or a longer context of the same prompt) on the engine pool, sampling by
+        `self.params` unless others are given: other lengths and ends only, for training counts on the run's temperature, top_p and
+        top_k. Transient engine errors were retried; raises `RequestFailed` when that did not help."""
         ...
 
     async def score(self, prompt: Prompt, sample: Sample) -> Sample:

@@ -73,6 +73,8 @@ class LengthScript:
         self._limit = limit
 
     def __call__(self, request: GenerateRequest, number: int) -> Plan:
+        if request.params.ignore_eos:  # whoever asks has a law of its own
+            return Plan(request.params.max_new_tokens, self._first, self._per_token, finish_reason="length")
         index = request.index if isinstance(request, NumberedRequest) else number
         tokens, seconds = self._sample(request.affinity, index)
         pace = seconds / tokens if seconds else self._per_token
