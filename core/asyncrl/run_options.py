@@ -138,6 +138,14 @@ class RunOptions(BaseModel):
     publish_timeout: float = Field(120.0, gt=0, description="Seconds that a publication may take.")
     request_timeout: float = Field(600.0, gt=0, description="Seconds that one generation request may take.")
     start_timeout: float = Field(300.0, gt=0, description="Seconds in which every process must have started.")
+    engine_hang_timeout: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds without an answer after which an engine's server counts as hanging, and is started again.",
+    )
+    max_engine_restarts: int = Field(
+        3, ge=0, description="How often each engine's server is started again after it died or hung; 0 is never."
+    )
     wait_warning: float = Field(30.0, gt=0, description="Seconds after which a wait says what it waits for, again and again.")
 
     @property

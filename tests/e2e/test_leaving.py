@@ -76,9 +76,9 @@ def test_a_killed_controller_leaves_nothing(start) -> None:
     assert run.left_behind() == []
 
 
-def test_a_dead_engine_ends_the_run_with_one_error_that_quotes_its_log(start) -> None:
+def test_a_dead_engine_that_may_not_be_restarted_ends_the_run_with_one_error_that_quotes_its_log(start) -> None:
     """Field report 12."""
-    run = start("--steps", "100000", "--eval-interval", "0")
+    run = start("--steps", "100000", "--eval-interval", "0", "--max-engine-restarts", "0")
     run.wait_for_step(1)
     os.kill(server_pid(run), signal.SIGKILL)
     assert run.wait() == 1, run.output

@@ -169,7 +169,7 @@ async def test_an_engine_that_fails_twice_is_given_up_and_the_others_go_on(
     assert (await asked).finish_reason == "abort"
     assert not fleet.clients[1].alive and not await fleet.clients[1].healthy() and not fleet.servers[1].paused
     assert "engine-1 was not brought to version 1" in caplog.text and "scripted 500" in caplog.text
-    assert await fleet.weights.waiting() == ["engine-1"]
+    assert [client.name for client in fleet.clients if not client.alive] == ["engine-1"]
     await fleet.load(2, "two")  # the next publication reaches it again
     assert fleet.served() == [("2", "two")] * 2
     assert fleet.clients[1].alive and await fleet.clients[1].healthy()
@@ -213,7 +213,7 @@ async def test_a_restarted_engine_is_brought_up_by_the_next_publication(fleet: F
     fleet.servers[1].label, fleet.servers[1].weights = "default", "initial"
     await fleet.servers[1].start()
     assert not await fleet.clients[1].healthy()
-    assert await fleet.weights.waiting() == ["engine-1"]
+    assert [client.name for client in fleet.clients if not client.alive] == ["engine-1"]
     await fleet.load(2, "two")  # the same version once more, for the newcomer
     assert fleet.served() == [("2", "two")] * 2
     assert fleet.clients[1].alive and await fleet.clients[1].healthy()

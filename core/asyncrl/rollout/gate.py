@@ -60,6 +60,7 @@ class Gate:
         self.batch: list[Group] = []
         self.waiting: deque[Group] = deque()
         self.trainer_waiting = False
+        self.version = 0  # that the trainer is about to improve; may rise while a batch is taken
         self.failure: Exception | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.stuck: Callable[[], str] = lambda: ""
@@ -136,15 +137,15 @@ class Gate:
         """
         if self.trainer_waiting:
             raise RuntimeError("a batch is being taken already")
-        self.trainer_waiting, self._wanted = True, wanted
+        self.trainer_waiting, self._wanted, self.version = True, wanted, version
         self._stuck_before = None
         self._lost.clear()
         self._empty_wait.begin()
         try:
             self.on_change()
-            await self._fill(version)
-            while self._refuse_stale(version):
-                await self._fill(version)
+            await self._fill()
+            while self._refuse_stale(self.version):
+                await self._fill()
         finally:
             self.trainer_waiting = False
             self._empty_wait.end()
@@ -182,11 +183,11 @@ class Gate:
         metrics.producer_wait.add(self._full_wait.take_seconds())
         metrics.tokens_unfinished.set(self._ledger.unfinished_tokens)
 
-    async def _fill(self, version: int) -> None:
+    async def _fill(self) -> None:
         while len(self.batch) < self._facts.batch_size:
             if self.failure is not None:
                 raise self.failure
-            group = self._next(version)
+            group = self._next(self.version)
             admitted = self._admit() if self.waiting else False
             if group is None:
                 if not admitted:
@@ -194,7 +195,7 @@ class Gate:
                     await self._next_arrival()
                 continue
             self.batch.append(group)
-            verdict = self._judge_staleness(group=group, version=version)
+            verdict = self._judge_staleness(group=group, version=self.version)
             if verdict is not KEEP and self._is_refusal(verdict):
                 self.batch.pop()
                 self._refuse(group, verdict)

@@ -102,7 +102,7 @@ class EnginePool:
             finally:
                 loads.changed(place)
             if fault.unreachable:
-                self._bury(engine, str(fault))
+                self.bury(engine, str(fault))
             if attempt == self._max_attempts:
                 self.metrics.failures.add()
                 raise RequestFailed(f"a request failed {attempt} times, at last with: {fault}") from fault
@@ -158,9 +158,10 @@ class EnginePool:
             return
         bad = self._bad_looks[engine.name] = self._bad_looks.get(engine.name, 0) + 1
         if bad >= self._health_failures:
-            self._bury(engine, f"it failed {bad} health checks in a row")
+            self.bury(engine, f"it failed {bad} health checks in a row")
 
-    def _bury(self, engine: Engine, why: str) -> None:
+    def bury(self, engine: Engine, why: str) -> None:
+        """Send it no requests until it is healthy."""
         if engine.alive:
             engine.alive = False
             self.metrics.deaths.add(1, engine.name)

@@ -93,7 +93,7 @@ class RolloutService:
         self._claims.batches_of_version = interval - (step - 1) % interval
         try:
             groups = await self._gate.take_groups(version, f"the batch of step {step}")
-            made = self._batches.hand_out(groups, version, step)
+            made = self._batches.hand_out(groups, self._gate.version, step)
             self._gate.batch = []
             self._claims.steps_left = self._facts.steps - step
             self._claims.batches_of_version -= 1
@@ -110,9 +110,16 @@ class RolloutService:
         self.check()
 
     def on_published(self, version: int) -> None:
-        """Every engine serves `version`."""
-        self._loop.version = version
-        self._claims.batches_of_version = self._facts.publish_interval
+        """The engines serve `version`: a new one, or the present one once more because of an engine that came back.
+
+        A new one while a batch is taken comes before its time. The batch will be trained on it, and the next is due when it was.
+        """
+        if version != self._loop.version:
+            self._loop.version = version
+            if self._gate.trainer_waiting:
+                self._gate.version = version
+            else:
+                self._claims.batches_of_version = self._facts.publish_interval
         self._loop.wake()
 
     async def pause_submission(self) -> None:

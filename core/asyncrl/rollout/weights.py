@@ -42,6 +42,7 @@ class EngineWeights:
         self._checksums: dict[str, str] = {}  # of engines whose checksum is not comparable with the trainer's
         self._strikes: dict[str, int] = {}  # failures in the publication under way
         self._members: list[EngineClient] = []
+        self._lives: dict[EngineClient, int] = {}  # of the members' servers when they were chosen
         self._group = ""
         self._receiving: asyncio.Task[None] | None = None
         self._stop_reason = ""
@@ -63,6 +64,7 @@ class EngineWeights:
             struck = {engine: "failed twice" for engine in self._engines if self._strikes.get(engine.name, 0) >= TRIES}
             self._members = [engine for engine, cause in causes.items() if cause is None and engine not in struck]
             if self._members:
+                self._lives = {engine: engine.life for engine in self._members}
                 return {engine.name: engine.weight_ranks for engine in self._members}
             why = {engine.name: struck.get(engine) or (cause.message if cause else "") for engine, cause in causes.items()}
             stalled = [engine for engine, cause in causes.items() if engine not in struck and _may_come_back(cause)]
@@ -71,11 +73,10 @@ class EngineWeights:
             log.warning("no engine answers, waiting for one to publish to: %s", _listed(why))
             await asyncio.sleep(STALL_PAUSE)
 
-    async def waiting(self) -> list[str]:
-        """Engines that answer but get no requests until new weights have reached them: restarted, late, or given up."""
-        idle = [engine for engine in self._engines if not engine.alive]
-        answers = await asyncio.gather(*(engine.reachable() for engine in idle))
-        return [engine.name for engine, answer in zip(idle, answers, strict=True) if answer]
+    def moved(self, engine: EngineClient, url: str) -> None:
+        """An engine has a new server, with the weights of its start and in no weight group."""
+        engine.moved(url)
+        self._checksums.pop(engine.name, None)
 
     # By disk --------------------------------------------------------------------------------------------------------
 
@@ -241,11 +242,17 @@ class EngineWeights:
             await engine.set_version_label(version)
         if not engine.comparable_digest:
             self._checksums[engine.name] = found
+        if self._died(engine):
+            raise PublicationError("its server died in the middle of it")
         engine.unfit = False
+
+    def _died(self, engine: EngineClient) -> bool:
+        """Whether it has lost the server with which it was chosen, and what that one received."""
+        return engine.life != self._lives[engine]
 
     def _conclude(self, version: int, digest: str, causes: dict[str, str]) -> None:
         """Count as `version` the members that did not fail, and give up every other engine."""
-        reached = [engine for engine in self._members if engine.name not in causes]
+        reached = [engine for engine in self._members if engine.name not in causes and not self._died(engine)]
         checksums = {self._checksums[engine.name] for engine in reached if not engine.comparable_digest}
         if not reached:
             raise PublicationError(f"version {version} reached no engine: {_listed(causes)}")

@@ -36,6 +36,7 @@ from asyncrl.runtime.resume import Resumption, saved_identity, saved_step
 from asyncrl.runtime.rollout_actor import RolloutSetup
 from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.summary import Totals
+from asyncrl.runtime.supervisor import Supervisor
 from asyncrl.runtime.trainer_group import TrainerGroup
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.loop import Stop, TrainingLoop
@@ -83,6 +84,15 @@ class Assembly:
         kept_step = self._begin()
         cluster, staging = await self._start_cluster(stack)
         trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
+        assert self.engines is not None
+        supervisor = Supervisor(
+            self.engines.servers,
+            rollout,
+            publisher,
+            max_restarts=core.max_engine_restarts,
+            hang_timeout=core.engine_hang_timeout,
+        )
+        stack.push_async_callback(supervisor.close)
         registry = Registry(declared_metrics(job.config.classes))
         trainer_plugin = job.host.plugin("trainer")
         reporter = Reporter(
@@ -94,6 +104,7 @@ class Assembly:
             job.totals,
             f"{trainer_plugin.slot}/{trainer_plugin.name}",
             resumed.seconds if resumed else 0.0,
+            others=[supervisor.metrics],
         )
         log.info("model %s: %s parameters", job.model.name, f"{num_parameters:,}")
 
@@ -138,7 +149,8 @@ class Assembly:
             publish_interval=core.publish_interval,
             rollout=rollout,
             trainer=trainer,
-            publisher=publisher,
+            publisher=supervisor,
+            engines=supervisor,
             evals=evals,
             checkpoints=checkpoints,
             on_step=reporter.step,
@@ -152,6 +164,7 @@ class Assembly:
             )
         job.host.observe("on_run_start", run=facts)
         await rollout.start()
+        supervisor.start()
         poll = asyncio.ensure_future(reporter.poll_forever())
         stack.callback(poll.cancel)
         self._interrupts.loop_running = True

@@ -1,31 +1,44 @@
-"""The engine actors: started side by side, stopped side by side."""
+"""The rollout engines: an actor and its server each, started side by side, started again one by one, stopped side by side."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from asyncrl.authoring import RunFacts
+from asyncrl.errors import AsyncrlError, DeadlineExceeded
 from asyncrl.plugins import PluginSpec
 from asyncrl.rollout.engine import EnginePlace
 from asyncrl.runtime.cluster import Cluster, ask
 from asyncrl.runtime.engine_actor import EngineActor, EngineAddress, EngineJob
+from asyncrl.runtime.last_words import last_lines
+from asyncrl.runtime.supervisor import Look
 
 STOP_SECONDS = 15.0
+LOOK_SECONDS = 15.0
+LINES = 12
 
 
 class EngineGroup:
-    """All rollout engines of a run; engine i sits in bundle `first_bundle + i`."""
+    """All rollout engines of a run; engine i sits in bundle `first_bundle + i`.
+
+    Attributes:
+        servers: one an engine, once they were started.
+    """
 
     def __init__(self, cluster: Cluster, first_bundle: int, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._facts = facts
         remote = ray.remote(EngineActor)
-        self._actors = [
-            remote.options(**cluster.place(first_bundle + index)).remote(list(specs), facts) for index in range(facts.num_engines)
+        self._makers = [
+            _maker(remote.options(**cluster.place(first_bundle + index)), list(specs), facts)
+            for index in range(facts.num_engines)
         ]
+        self.servers: list[EngineServer] = []
 
     async def start(self, model: Path, *, host: str, base_port: int, log_dir: Path, timeout: float) -> list[EngineAddress]:
         """Start every server and wait until all are healthy."""
@@ -40,27 +53,86 @@ class EngineGroup:
                 seed=self._facts.seed + index,
                 log_file=log_dir / f"engine-{index}.txt",
             )
-            for index in range(len(self._actors))
+            for index in range(len(self._makers))
         ]
-        started = [
-            ask(actor.start.remote(EngineJob(f"engine-{place.index}", place)), f"engine {place.index}", timeout)
-            for actor, place in zip(self._actors, places, strict=True)
+        self.servers = [
+            EngineServer(EngineJob(f"engine-{place.index}", place), make, timeout)
+            for place, make in zip(places, self._makers, strict=True)
         ]
-        return list(await asyncio.gather(*started))
+        return list(await asyncio.gather(*(server.start() for server in self.servers)))
 
     async def log_tails(self) -> str:
         """Return the last log lines of each engine whose server has ended."""
-        tails = []
-        for index, actor in enumerate(self._actors):
-            if not await ask(actor.running.remote(), f"engine {index}", STOP_SECONDS):
-                tails.append(f"engine-{index} ended:\n" + await ask(actor.log_tail.remote(), f"engine {index}", STOP_SECONDS))
-        return "\n".join(tails)
+        return "\n".join(filter(None, await asyncio.gather(*(server.tail() for server in self.servers))))
 
     async def stop(self) -> None:
         """End every server; actors that do not answer in time are killed, and their servers end with them."""
-        stops = [ask(actor.stop.remote(), f"engine {index}", STOP_SECONDS) for index, actor in enumerate(self._actors)]
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+
+class EngineServer:
+    """One engine's server and the actor that owns it; both can be started again.
+
+    Args:
+        make_actor: returns a new actor in the engine's place.
+        timeout: seconds in which it must have started.
+    """
+
+    def __init__(self, job: EngineJob, make_actor: Callable[[], Any], timeout: float) -> None:
+        self.name = job.name
+        self._job = job
+        self._make_actor = make_actor
+        self._timeout = timeout
+        self._actor: Any = make_actor()
+        self._started = False
+
+    async def start(self) -> EngineAddress:
+        """Start the server, after ending what is left of a former one; an actor that is gone or does not answer is replaced.
+
+        Raises:
+            AsyncrlError: it did not start; the message carries its last words.
+        """
+        if self._started and await self._state() in ("dead", "silent"):
+            await asyncio.to_thread(ray.kill, self._actor)
+            self._actor = self._make_actor()
+        self._started = True
+        address: EngineAddress = await ask(self._actor.start.remote(self._job), self.name, self._timeout)
+        return address
+
+    async def look(self) -> Look:
+        """Whether the server answers, does not answer within seconds, or is gone."""
+        state = await self._state()
+        if state != "running":
+            return "silent" if state == "silent" else "dead"
         try:
-            await asyncio.gather(*stops, return_exceptions=True)
+            return "well" if await ask(self._actor.healthy.remote(), self.name, LOOK_SECONDS) else "silent"
+        except AsyncrlError:
+            return "silent"
+
+    async def tail(self) -> str:
+        """Return the server's last log lines if it has ended, else ''."""
+        if await self._state() == "running":
+            return ""
+        lines = await asyncio.to_thread(last_lines, self._job.place.log_file, LINES)
+        return f"{self.name} ended:\n{lines}"
+
+    async def stop(self) -> None:
+        """End server and actor."""
+        try:
+            with contextlib.suppress(AsyncrlError):
+                await ask(self._actor.stop.remote(), self.name, STOP_SECONDS)
         finally:
-            for actor in self._actors:
-                ray.kill(actor)
+            ray.kill(self._actor)
+
+    async def _state(self) -> str:
+        """``running`` and ``ended`` are the server's, ``silent`` and ``dead`` its actor's."""
+        try:
+            return "running" if await ask(self._actor.running.remote(), self.name, LOOK_SECONDS) else "ended"
+        except DeadlineExceeded:
+            return "silent"
+        except AsyncrlError:
+            return "dead"
+
+
+def _maker(remote: Any, specs: list[PluginSpec], facts: RunFacts) -> Callable[[], Any]:
+    return lambda: remote.remote(specs, facts)

@@ -16,7 +16,7 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.records import EvalRecord
 from asyncrl.host import Host, HostMetrics
 from asyncrl.loggers import MetricRecord
-from asyncrl.metrics import Axis, Declared, Delta, Registry
+from asyncrl.metrics import Axis, Declared, Delta, MetricSet, Registry
 from asyncrl.rollout.loads import LoadMetrics
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import PoolMetrics
@@ -25,6 +25,7 @@ from asyncrl.runtime.recorder import Recorded
 from asyncrl.runtime.rollout_actor import Progress
 from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.summary import Totals
+from asyncrl.runtime.supervisor import SupervisorMetrics
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes, Trained
 from asyncrl.training.metrics import EvalMetrics, RunMetrics
@@ -45,6 +46,7 @@ def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
         PublicationMetrics.declared("publication"),
         PoolMetrics.declared("engines"),
         LoadMetrics.declared("engines"),
+        SupervisorMetrics.declared("engines"),
     ]
     return [metric for group in core for metric in group] + [
         metric for plugin in plugins for metric in plugin.Metrics.declared(f"{plugin.slot}/{plugin.name}")
@@ -59,6 +61,7 @@ class Reporter:
         trainer: prefix of the trainer plugin's metrics, such as ``trainer/fsdp``.
         totals: of a run that goes on, what they were at its checkpoint.
         seconds: for which the run has run already.
+        others: further metrics of the controller's.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Reporter:
         totals: Totals,
         trainer: str,
         seconds: float = 0.0,
+        others: Sequence[MetricSet] = (),
     ) -> None:
         self._host = host
         self._registry = registry
@@ -79,6 +83,7 @@ class Reporter:
         self._publisher = publisher
         self._totals = totals
         self._trainer = trainer
+        self._others = others
         self._run = RunMetrics("run")
         self._eval = EvalMetrics("eval")
         self._unwritten: deque[EvalRecord] = deque()
@@ -118,7 +123,7 @@ class Reporter:
         self._totals.books = progress.books
 
     def _drain(self) -> None:
-        for delta in self._host.drain():
+        for delta in [*self._host.drain(), *(metrics.drain() for metrics in self._others)]:
             self._registry.add(delta)
 
     async def last_poll(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,8 +29,6 @@ from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.collector import collect
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.recorder import Recorded, Recorder
-
-ENGINES_LOST_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,9 @@ class RolloutActor:
             for address in addresses
         ]
         self._loads = EngineLoads(self._engines)
-        self._pool = EnginePool(self._engines, lost_timeout=ENGINES_LOST_SECONDS, warn_interval=setup.wait_warning)
+        self._pool = EnginePool(self._engines, lost_timeout=math.inf, warn_interval=setup.wait_warning)
         self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout)
+        self._version = setup.version
         self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded)
         self._eval_samples = setup.eval_samples
         self._host = self._recorder.observing(self._host)
@@ -160,8 +160,24 @@ class RolloutActor:
             await getattr(self._weights, call)(*arguments)
         version: int = arguments[0]
         self._service.on_published(version)
-        self._host.observe("on_weights_published", version=version)
+        if version != self._version:  # else an engine that came back was brought to it
+            self._version = version
+            self._host.observe("on_weights_published", version=version)
         return None
+
+    async def engine_lost(self, name: str, why: str) -> list[str]:
+        """Send no requests to an engine until an update reaches a new server of it; return the engines that get none now."""
+        engine = self._engine(name)
+        self._pool.bury(engine, why)
+        engine.lost()
+        return [engine.name for engine in self._engines if not engine.alive]
+
+    async def engine_back(self, address: EngineAddress) -> None:
+        """An engine has a new server, which serves the weights of its start."""
+        self._weights.moved(self._engine(address.name), address.spec.url)
+
+    def _engine(self, name: str) -> EngineClient:
+        return next(engine for engine in self._engines if engine.name == name)
 
     async def progress(self) -> Progress:
         """Take what happened since the last call. Cheap."""

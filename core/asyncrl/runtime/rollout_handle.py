@@ -71,6 +71,13 @@ class RolloutHandle:
     async def _weights(self, call: str, *arguments: Any) -> Any:
         return await ask(self._actor.weights.remote(call, *arguments), WHO)
 
+    async def engine_lost(self, name: str, why: str) -> list[str]:
+        idle: list[str] = await ask(self._actor.engine_lost.remote(name, why), WHO)
+        return idle
+
+    async def engine_back(self, address: EngineAddress) -> None:
+        await ask(self._actor.engine_back.remote(address), WHO)
+
     async def progress(self) -> Progress:
         return await ask(self._actor.progress.remote(), WHO)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from asyncrl.training.interfaces import StepReport
+
+T = TypeVar("T")
 
 
 class Rollout(Protocol):
@@ -23,9 +25,24 @@ class Trainer(Protocol):
 
 
 class Publisher(Protocol):
-    version: int
+    @property
+    def version(self) -> int: ...
 
     async def publish(self, update_norm: float) -> int: ...
+
+
+class Engines(Protocol):
+    async def beside(self, wait: Awaitable[T], behind: bool) -> T:
+        """Await `wait`, and meanwhile bring engines that come back to the present weights; `behind` says that these are newer than
+        what was published."""
+        ...
+
+
+class LastingEngines:
+    """Engines that never fail, or come back with their weights."""
+
+    async def beside(self, wait: Awaitable[T], behind: bool) -> T:
+        return await wait
 
 
 class Evals(Protocol):
@@ -79,6 +96,7 @@ class TrainingLoop:
 
     Args:
         on_step: told of each finished step, after what was due has run.
+        engines: what the loop waits for may need an engine that has to be given weights first.
         done: steps that were trained before, of a run that goes on. Its present weights are published.
 
     Attributes:
@@ -98,6 +116,7 @@ class TrainingLoop:
         on_step: Callable[[int, StepReport, StepTimes], Awaitable[None]],
         stop: Stop,
         done: int = 0,
+        engines: Engines | None = None,
     ) -> None:
         self.trained: Trained | None = None
         self._done = done
@@ -110,37 +129,50 @@ class TrainingLoop:
         self._checkpoints = checkpoints
         self._on_step = on_step
         self._stop = stop
+        self._engines = engines or LastingEngines()
+        self._published = self._learnt = done  # steps: the last that was published, and the last that was trained
+        self._update_norm = 0.0
 
     async def run(self) -> int:
         """Return the number of steps trained: all of them, or fewer after a stop was asked for."""
         if not self._done:
-            await self._evals.before_training(self._publisher.version)
+            await self._wait(self._evals.before_training(self._publisher.version))
         else:
-            await self._evals.resumed(self._done, self._publisher.version, last=self._done == self._steps)
-        update_norm, published, step = 0.0, self._done, self._done
+            await self._wait(self._evals.resumed(self._done, self._publisher.version, last=self._done == self._steps))
+        step = self._done
         for step in range(self._done + 1, self._steps + 1):
             clock = _Stopwatch()
-            batch = await self._rollout.take_batch(self._publisher.version, step)
+            batch = await self._wait(self._rollout.take_batch(self._publisher.version, step))
             clock.lap("wait")
             report = await self._trainer.train(batch)
             await self._rollout.trained(step)
-            update_norm += report.update_norm
+            self._learnt = step
+            self._update_norm += report.update_norm
             clock.lap("train")
             last = step == self._steps or self._stop.requested
             if last or step % self._publish_interval == 0:
-                await self._publisher.publish(update_norm)
-                update_norm, published = 0.0, step
+                await self._publisher.publish(self._update_norm)
+                self._update_norm, self._published = 0.0, step
             clock.lap("publish")
-            self.trained = Trained(step, report, clock.times(), published)
+            self.trained = Trained(step, report, clock.times(), self._published)
             await self._checkpoints.after_step(step, last=last)
             clock.lap("checkpoint")
-            await self._evals.after_step(step, self._publisher.version, lag_steps=step - published, last=last)
+            lag = step - self._published
+            await self._wait(self._evals.after_step(step, self._publisher.version, lag_steps=lag, last=last))
             clock.lap("evaluation")
             await self._on_step(step, report, clock.times())
             if last:
                 break
-        await self._evals.settle()
+        await self._wait(self._evals.settle())
         return step
+
+    async def _wait(self, something: Awaitable[T]) -> T:
+        """Wait for something that may need engines; those that come back meanwhile get the present weights, published or not."""
+        version = self._publisher.version
+        result = await self._engines.beside(something, self._published < self._learnt)
+        if self._publisher.version != version:
+            self._update_norm, self._published = 0.0, self._learnt
+        return result
 
 
 class _Stopwatch:

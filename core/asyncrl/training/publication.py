@@ -160,6 +160,10 @@ class Publisher:
         not learnt since, else the next. Call it between training steps; other engines are paused for it too."""
         return await self._publish(lambda digest: self.version + (digest != self._digest))
 
+    def forget_members(self) -> None:
+        """Have the next publication by broadcast form a new group: an engine has another server, which is in none."""
+        self._members = {}
+
     async def close(self) -> None:
         """Leave the weight group and remove what was exported."""
         if self._group is not None:
