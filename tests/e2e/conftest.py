@@ -40,12 +40,12 @@ class Run:
         """Wait until metrics of `step` are written."""
         self.wait_until(lambda: any(line["step"] >= step for line in self.metrics()), f"step {step}")
 
-    def wait_until(self, condition: Any, what: str) -> None:
+    def wait_until(self, condition: Any, what: str, every: float = 0.1) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert self.process.poll() is None, f"it ended while waiting for {what}:\n{self.process.communicate()[0]}"
             assert time.monotonic() < deadline, f"waited {PATIENCE} s for {what}"
-            time.sleep(0.1)
+            time.sleep(every)
 
     def metrics(self, axis: str = "train_step") -> list[dict[str, Any]]:
         return [line for line in lines(self.directory / "metrics.jsonl") if line["axis"] == axis]

@@ -23,6 +23,7 @@ log = logging.getLogger("asyncrl")
 CLEAN_UP_TIMEOUT = 5.0
 TRIES = 2
 STALL_PAUSE = 0.5
+UNKNOWN = "unknown"
 
 Update = Callable[[EngineClient], Awaitable[None]]
 
@@ -33,12 +34,14 @@ class EngineWeights:
     Args:
         engines: kept, not copied: an engine appended later takes part from the next publication on.
         timeout: seconds for one `load_from_disk`, `join_weight_group` or `receive`.
+        digest: the trainer's, of the weights with which servers start; '' if unknown.
     """
 
-    def __init__(self, engines: Sequence[EngineClient], *, timeout: float) -> None:
+    def __init__(self, engines: Sequence[EngineClient], *, timeout: float, digest: str = "") -> None:
         self._engines = engines
         self._timeout = timeout
-        self._digest = ""  # the trainer's, of the version served now
+        self._initial = digest
+        self._digests: dict[str, str] = {}  # the trainer's, of what each engine serves; `UNKNOWN` after a failure
         self._checksums: dict[str, str] = {}  # of engines whose checksum is not comparable with the trainer's
         self._strikes: dict[str, int] = {}  # failures in the publication under way
         self._members: list[EngineClient] = []
@@ -77,6 +80,7 @@ class EngineWeights:
         """An engine has a new server, with the weights of its start and in no weight group."""
         engine.moved(url)
         self._checksums.pop(engine.name, None)
+        self._digests.pop(engine.name, None)
 
     # By disk --------------------------------------------------------------------------------------------------------
 
@@ -235,15 +239,14 @@ class EngineWeights:
         if engine.comparable_digest:
             if found != digest:
                 raise PublicationError(f"it serves weights with digest {found[:12]}, the trainer sent {digest[:12]}")
-        else:
-            if found and found == before and digest != self._digest:
-                raise PublicationError("it took the update, but its weights did not change")
+        elif found and found == before and self._digests.get(engine.name, self._initial) not in (digest, UNKNOWN):
+            raise PublicationError("it took the update, but its weights did not change")
         if await engine.served_version() != version:
             await engine.set_version_label(version)
-        if not engine.comparable_digest:
-            self._checksums[engine.name] = found
         if self._died(engine):
             raise PublicationError("its server died in the middle of it")
+        if not engine.comparable_digest:
+            self._checksums[engine.name] = found
         engine.unfit = False
 
     def _died(self, engine: EngineClient) -> bool:
@@ -253,6 +256,9 @@ class EngineWeights:
     def _conclude(self, version: int, digest: str, causes: dict[str, str]) -> None:
         """Count as `version` the members that did not fail, and give up every other engine."""
         reached = [engine for engine in self._members if engine.name not in causes and not self._died(engine)]
+        for engine in self._members:
+            if engine not in reached and not self._died(engine):
+                self._digests[engine.name] = UNKNOWN
         checksums = {self._checksums[engine.name] for engine in reached if not engine.comparable_digest}
         if not reached:
             raise PublicationError(f"version {version} reached no engine: {_listed(causes)}")
@@ -265,12 +271,12 @@ class EngineWeights:
             if engine in reached:
                 engine.version = version
                 engine.alive = True
+                self._digests[engine.name] = digest
             elif not engine.unfit or engine.alive:
                 engine.unfit = True
                 engine.alive = False
                 cause = causes.get(engine.name, "it did not answer, or failed twice")
                 log.warning("%s was not brought to version %d and gets no requests: %s", engine.name, version, cause)
-        self._digest = digest
         self._strikes.clear()
 
     async def _resume(self, mode: PauseMode) -> None:

@@ -248,6 +248,7 @@ class Assembly:
             eval_sets=core.eval_sets,
             eval_samples=core.eval_samples,
             version=resumed.version if resumed else 0,
+            digest=digest,
             recorded=resumed.stored.run["rollout"]["recorded"] if resumed else 0,
         )
         await rollout.open(setup, addresses, core.start_timeout)
