@@ -16,6 +16,7 @@ CONTENTS = {
         "getting-started",
         "run-directory",
         "resume",
+        "faults",
         "reading-a-run",
         "eval",
         "sglang",
