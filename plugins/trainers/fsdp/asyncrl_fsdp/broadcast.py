@@ -15,17 +15,17 @@ import torch.distributed as dist
 from asyncrl import WeightBucket, WeightGroup, WeightManifest
 from asyncrl.errors import PublicationError
 from asyncrl.training.digest import digest_lines, tensor_line
-from torch import Tensor, nn
+from torch import Tensor
 
-from asyncrl_fsdp.distributed import whole, whole_parameters
+from asyncrl_fsdp.weights import Weights
 
 
-def manifest(model: nn.Module, dtype: torch.dtype, bucket_bytes: int) -> WeightManifest:
+def manifest(weights: Weights, dtype: torch.dtype, bucket_bytes: int) -> WeightManifest:
     """Return what a broadcast will send, in buckets of at most `bucket_bytes` (a larger tensor has its own); collective."""
     lines: list[str] = []
     buckets: list[list[tuple[str, tuple[int, ...]]]] = []
     filled = total = 0
-    for name, tensor in whole_parameters(model, dtype):
+    for name, tensor in weights.whole(dtype):
         lines.append(tensor_line(name, tensor))
         size = tensor.numel() * dtype.itemsize
         if not buckets or filled + size > bucket_bytes:
@@ -40,12 +40,6 @@ def manifest(model: nn.Module, dtype: torch.dtype, bucket_bytes: int) -> WeightM
         total,
         digest_lines(lines),
     )
-
-
-def gather_bucket(model: nn.Module, bucket: WeightBucket, dtype: torch.dtype) -> list[Tensor]:
-    """Return the bucket's tensors whole, in its order; collective."""
-    parameters = dict(model.named_parameters())
-    return [whole(parameters[name]).to(dtype).contiguous() for name in bucket.names]
 
 
 @dataclass

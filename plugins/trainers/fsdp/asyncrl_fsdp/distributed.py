@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from asyncrl import ResourceError, TrainerError, TrainerPlace
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -65,9 +64,3 @@ def whole(tensor: Tensor) -> Tensor:
     """Return the whole of a tensor; collective when it is sharded."""
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def whole_parameters(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter (tied ones once) whole and in `dtype`, one at a time; collective."""
-    for name, parameter in model.named_parameters():
-        yield name, whole(parameter).to(dtype)

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from asyncrl import AsyncrlError, DataError, Exported
+from asyncrl import AsyncrlError, Exported
 from asyncrl.errors import CheckpointError
 from asyncrl.training.digest import digest_lines, tensor_line
 from asyncrl.training.snapshots import mark_complete, mark_incomplete
-from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
-from asyncrl_fsdp.distributed import whole_parameters
 from asyncrl_fsdp.safetensors_stream import Layout, write_file
+from asyncrl_fsdp.weights import Weights
 
 SHARD_BYTES = 5 * 10**9
 _COMPANIONS = (
@@ -39,24 +38,19 @@ class Exporter:
     """Writes exports of one model.
 
     Args:
-        model: the Hugging Face model, sharded or not.
+        weights: of the model.
         source: the directory it was loaded from; tokenizer and generation config are copied from there.
         dtype: of the weights as written.
-
-    Raises:
-        DataError: the model's parameters are not what `source` holds, so no engine could load them by name.
     """
 
-    def __init__(self, model: nn.Module, source: Path, dtype: torch.dtype) -> None:
-        self._model = model
+    def __init__(self, weights: Weights, source: Path, dtype: torch.dtype) -> None:
+        self._weights = weights
         self._dtype = dtype
-        self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        self.layout = Layout.of(self._shapes, dtype, SHARD_BYTES)
+        self.layout = Layout.of(weights.shapes, dtype, SHARD_BYTES)
         self._companions = sorted({path for pattern in _COMPANIONS for path in source.glob(pattern) if path.is_file()})
         config = json.loads((source / "config.json").read_bytes())
         config.pop("torch_dtype", None)  # the former name of `dtype`
         self._config = json.dumps({**config, "dtype": str(dtype).removeprefix("torch.")}, indent=2).encode()
-        _check_names(self._shapes, source)
 
     def export(self, directory: Path) -> Exported:
         """Write a complete directory, its completion marker last; collective. Raises `CheckpointError` on every rank."""
@@ -76,7 +70,7 @@ class Exporter:
         return Exported(directory, self.layout.num_bytes, digest)
 
     def _gathered(self, lines: list[str]) -> Iterator[Tensor]:
-        for name, tensor in whole_parameters(self._model, self._dtype):
+        for name, tensor in self._weights.whole(self._dtype):
             if dist.get_rank() == 0:
                 lines.append(tensor_line(name, tensor))
             yield tensor
@@ -90,7 +84,7 @@ class Exporter:
         if free < self.layout.num_bytes:
             raise CheckpointError(f"export to {directory} needs {self.layout.num_bytes:,} bytes, {free:,} are free")
         for file, names in self.layout.files.items():
-            write_file(directory / file, names, self._shapes, self._dtype, tensors)
+            write_file(directory / file, names, self._weights.shapes, self._dtype, tensors)
         if len(self.layout.files) > 1:
             (directory / "model.safetensors.index.json").write_bytes(self.layout.index())
         (directory / "config.json").write_bytes(self._config)
@@ -110,22 +104,3 @@ def _agree(digest: str, failure: AsyncrlError | None) -> tuple[str, AsyncrlError
     shared = [digest, failure]
     dist.broadcast_object_list(shared, src=0)
     return shared[0], shared[1]
-
-
-def _check_names(shapes: dict[str, tuple[int, ...]], source: Path) -> None:
-    index = source / "model.safetensors.index.json"
-    single = source / "model.safetensors"
-    if index.is_file():
-        stored = set(json.loads(index.read_bytes())["weight_map"])
-    elif single.is_file():
-        with safe_open(single, framework="pt") as file:
-            stored = set(file.keys())
-    else:
-        return
-    missing = sorted(set(shapes) - stored)
-    if missing:
-        raise DataError(
-            f"{source} stores its weights under other names than the loaded model uses (it has no {missing[0]}); engines could not "
-            "follow this trainer",
-            origin="model",
-        )

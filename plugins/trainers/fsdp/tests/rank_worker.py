@@ -1,6 +1,7 @@
 """One trainer rank in a process of its own: `python rank_worker.py DIRECTORY RANK RANKS` runs the jobs of `jobs.pickle` in turn.
 
-A job is {options, port, actions}; an action is (hook's name, argument). The answers go to `answers-RANK.pickle`.
+A job is {options, port, actions} and, where it is not the usual one, model; an action is (hook's name, argument). The answers go to
+`answers-RANK.pickle`.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]
 
 if __name__ == "__main__":
     directory, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    model, jobs = pickle.loads((directory / "jobs.pickle").read_bytes())
-    answers = [run_job(model, job, rank, ranks) for job in jobs]
+    usual, jobs = pickle.loads((directory / "jobs.pickle").read_bytes())
+    answers = [run_job(job.get("model", usual), job, rank, ranks) for job in jobs]
     (directory / f"answers-{rank}.pickle").write_bytes(pickle.dumps(answers))
     # FSDP2 keeps gloo's threads alive after `destroy_process_group`; the interpreter's teardown may abort under them.
     os._exit(0)

@@ -80,14 +80,15 @@ def test_weights_arrive_with_the_digest(
 
 
 def test_buckets_hold_every_tensor_once_and_no_more_than_their_size(open_trainer: Open) -> None:
-    model = open_trainer()._trainer._model
-    small = broadcast.manifest(model, torch.float32, 20_000)
+    trainer = open_trainer()._trainer
+    weights, model = trainer._weights, trainer._model
+    small = broadcast.manifest(weights, torch.float32, 20_000)
     names = [name for bucket in small.buckets for name in bucket.names]
     assert names == [name for name, _ in model.named_parameters()]
     sizes = [sum(4 * int(torch.Size(shape).numel()) for shape in bucket.shapes) for bucket in small.buckets]
     assert all(size <= 20_000 or len(bucket.names) == 1 for size, bucket in zip(sizes, small.buckets, strict=True))
     assert sum(sizes) == small.num_bytes
-    assert small.digest == broadcast.manifest(model, torch.float32, 2**30).digest
+    assert small.digest == broadcast.manifest(weights, torch.float32, 2**30).digest
 
 
 def test_engine_that_never_joins_is_an_error_within_the_deadline(open_trainer: Open) -> None:
