@@ -21,6 +21,7 @@ from asyncrl.fit import check_fit
 from asyncrl.host import Host
 from asyncrl.options import RunConfig, resolve
 from asyncrl.plugins import build_host
+from asyncrl.runtime import engine_actor
 from asyncrl.runtime.engine_actor import EngineActor, EngineJob
 from asyncrl.runtime.eval_engines import _job
 from asyncrl.runtime.eval_plan import plan_eval_engines
@@ -49,6 +50,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(engine_actor, "_own_address", lambda: "NODE")
     monkeypatch.setattr(asyncrl_sglang, "check", lambda *arguments: None)  # asks SGLang itself for its flags
     yield
 

@@ -81,7 +81,9 @@ class RunOptions(BaseModel):
     trainer_ranks: int = Field(1, ge=1, description="Trainer processes.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where models run; auto is cuda where there is a GPU.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of the engines' weights.")
-    host: str = Field("127.0.0.1", min_length=1, description="Address to which servers are bound.")
+    host: str = Field(
+        "127.0.0.1", min_length=1, description="Address to which servers are bound; 0.0.0.0 is every one of their node."
+    )
     base_port: int = Field(0, ge=0, le=65535, description="Port of the first engine, the others follow; 0 takes free ones.")
     ray_address: str = Field("", description="Ray cluster to join; empty starts a private one on this machine.")
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,11 @@ async def test_a_server_that_nobody_answers_for_is_said_to_be_unhealthy_in_time(
     with pytest.raises(EngineError, match=f"the engine's server at {url} was not healthy within 0.5 s$"):
         await actor.start(EngineJob("eval-engine-0", place(tmp_path), url=f"{url}/", patience=0.5))
     assert not await actor.healthy()
+
+
+async def test_a_server_that_is_bound_to_every_address_is_reached_at_one_of_its_node(actor: EngineActor, tmp_path: Path) -> None:
+    """As an engine on another node than the rollout's must be."""
+    address = await actor.start(EngineJob("engine-0", replace(place(tmp_path), host="0.0.0.0")))
+    assert "//0.0.0.0:" not in address.spec.url
+    assert "0.0.0.0" in address.spec.argv
+    assert await actor.healthy()

@@ -10,7 +10,8 @@ import torch
 from asyncrl import WeightGroup, WeightManifest
 from asyncrl.training.digest import weights_digest
 from asyncrl.training.interfaces import Exported
-from asyncrl_fsdp.broadcast import WeightSender, gather_bucket, manifest
+from asyncrl_fsdp.broadcast import WeightSender, manifest
+from asyncrl_fsdp.weights import Weights
 
 BUCKET_BYTES = 500_000  # several buckets
 FLOAT = torch.float32
@@ -23,7 +24,8 @@ class Source:
         self.model = model
         self.digest = weights_digest(model.named_parameters())
         self._sender = WeightSender()
-        self._manifest = manifest(model, FLOAT, BUCKET_BYTES)
+        self._weights = Weights(model, Path(model.name_or_path))
+        self._manifest = manifest(self._weights, FLOAT, BUCKET_BYTES)
 
     async def export(self, directory: Path) -> Exported:
         await asyncio.to_thread(self.model.save_pretrained, directory)
@@ -36,7 +38,7 @@ class Source:
         await asyncio.to_thread(self._sender.join, group, torch.device("cpu"))
 
     async def broadcast(self, index: int) -> int:
-        tensors = gather_bucket(self.model, self._manifest.buckets[index], FLOAT)
+        tensors = self._weights.some(self._manifest.buckets[index].names, FLOAT)
         return await asyncio.to_thread(self._sender.send, tensors)
 
     async def leave(self) -> None:

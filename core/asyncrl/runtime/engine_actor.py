@@ -24,6 +24,7 @@ from asyncrl.training.publication import free_port
 PORT_TRIES = 3
 PORT_LINES = 100  # SGLang says more after it has said that its port is taken
 LOOK_SECONDS = 10.0
+EVERY_ADDRESS = "0.0.0.0"  # of its node: others reach the server at the node's own
 HEALTH_SECONDS = 25.0  # SGLang generates a token to answer, and gives up after 20 s
 
 
@@ -126,6 +127,8 @@ class EngineActor:
     def _spec(self, job: EngineJob, port: int) -> ServerSpec:
         spec: ServerSpec = self._host.one("engine_server")(place=replace(job.place, port=port))
         spec = replace(spec, start_timeout=job.patience or spec.start_timeout)
+        if job.place.host == EVERY_ADDRESS:
+            spec = replace(spec, url=spec.url.replace(f"//{EVERY_ADDRESS}:", f"//{_own_address()}:"))
         if job.url:
             return replace(spec, argv=(), url=job.url.rstrip("/"))
         if job.launch is None:
@@ -169,3 +172,11 @@ class EngineActor:
     def _port_was_taken(self) -> bool:
         tail = self._tail(12).lower()
         return "address already in use" in self._tail(PORT_LINES).lower() or ("port" in tail and "in use" in tail)
+
+
+def _own_address() -> str:
+    """The address at which other nodes of the cluster reach this one."""
+    import ray
+
+    address: str = ray.util.get_node_ip_address()
+    return address
