@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from urllib.parse import urlsplit
+
 from asyncrl import (
     Checkpoint,
     EngineSet,
@@ -41,9 +44,15 @@ class SGLang(EvalPlugin):
 
     @hookimpl
     def check_run(self, run: RunFacts) -> None:
-        """Refuse what can't be meant: to launch and to attach, a URL that is none, one server twice."""
+        """Refuse what can't be meant: to launch and to attach, a URL or an interpreter that is none, one server twice."""
         options = self.options
         if not options.url:
+            if options.python and not shutil.which(options.python):  # it is launched on this machine
+                raise OptionError(
+                    f"{options.python!r} is no program that can be run",
+                    origin="eval.python",
+                    remedy="such as /opt/sglang/bin/python",
+                )
             return
         if launch := [name for name in LAUNCH if getattr(options, name) != SGLangOptions.model_fields[name].default]:
             raise OptionError(
@@ -52,7 +61,7 @@ class SGLang(EvalPlugin):
                 remedy="leave out either",
             )
         for url in options.url:
-            if not url.startswith(("http://", "https://")):
+            if not _is_address(url):
                 raise OptionError(f"{url!r} is no address of a server", origin="eval.url", remedy="such as http://10.0.0.7:30000")
         if len({url.rstrip("/") for url in options.url}) < len(options.url):
             raise OptionError("one server is named twice", origin="eval.url", remedy="name each once")
@@ -72,3 +81,19 @@ class SGLang(EvalPlugin):
         """Bring every server to the checkpoint and run every set."""
         await sets.pin(checkpoint)
         return await sets.run(sets.engines)
+
+
+def _is_address(url: str) -> bool:
+    """Whether paths can be put behind it."""
+    try:
+        parts = urlsplit(url)
+        right_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    spaced = any(character.isspace() for character in url)
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and right_port
+        and not (parts.query or parts.fragment or spaced)
+    )

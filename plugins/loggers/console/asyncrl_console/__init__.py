@@ -48,8 +48,8 @@ class Console(Plugin):
 
     @hookimpl
     def log_eval(self, record: EvalRecord) -> None:
-        if self._progress is not None:
-            self._shown().say(self._progress.add_eval(record), "warning" if record.skipped else "info")
+        if self._progress is not None and not record.skipped:  # a skip comes as a message too, with its reason
+            self._shown().say(self._progress.add_eval(record))
 
     @hookimpl
     def log_message(self, level: str, message: str) -> None:

@@ -62,10 +62,7 @@ class Progress:
         return True
 
     def add_eval(self, record: EvalRecord) -> str:
-        """Take an eval point in; returns a line about it."""
-        if record.skipped:
-            why = record.detail.get("why")
-            return f"eval at step {record.step} skipped: {record.skipped}" + (f": {why}" if why else "")
+        """Take an eval point in that has a result; returns a line about it."""
         self._evals |= {name: f"{one.mean_reward:.1%} at {record.step}" for name, one in record.sets.items()}
         late = f", {record.lag_steps} steps late" if record.lag_steps else ""
         return f"eval at step {record.step}: " + ", ".join(f"{name} {_result(one)}" for name, one in record.sets.items()) + late

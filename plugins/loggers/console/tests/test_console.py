@@ -103,20 +103,19 @@ def test_what_has_not_been_measured_is_left_out() -> None:
     assert progress.line() == "step 1/10 · reward 0.500"
 
 
-def test_warnings_skips_and_messages_before_the_start_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_skips_and_messages_before_the_start_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     plugin = Console(ConsoleOptions(), FACTS)
     host = Host([Active("loggers", "console", "asyncrl-plugin-console", "0.1.0", plugin)])
     host.observe("log_message", level="info", message="making the model [bold]")
     host.observe("log_start", header=RunHeader("demo", Path("/nowhere"), 10, {}, ()))
     host.observe("log_message", level="warning", message="still waiting for a batch")
+    host.observe("log_message", level="warning", message="the evaluation of step 5 is skipped: busy")
     host.observe("log_eval", record=EvalRecord(5, 5, skipped="busy"))
-    host.observe("log_eval", record=EvalRecord(6, 6, skipped="unhealthy", detail={"why": "nothing answers at port 8000"}))
     assert shown(host, capsys) == [
         "making the model [bold]",
         "demo",
         "warning: still waiting for a batch",
-        "warning: eval at step 5 skipped: busy",
-        "warning: eval at step 6 skipped: unhealthy: nothing answers at port 8000",
+        "warning: the evaluation of step 5 is skipped: busy",
     ]
 
 
