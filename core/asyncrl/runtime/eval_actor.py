@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from asyncrl.authoring import RunFacts
+from asyncrl.evaluation.checked import ask_backend
 from asyncrl.evaluation.pin import OwnClient, OwnEngines, OwnEvalSets
 from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
 from asyncrl.evaluation.sets import RunEvalSets, chosen_sets
@@ -96,8 +97,7 @@ class EvalActor:
             ):  # outside a run, where the engines were started for it with the checkpoint's weights
                 await self._label(clients, checkpoint.version)
                 sets = runs
-            result: EvalResult = await self._host.one("evaluate_checkpoint")(checkpoint=checkpoint, sets=sets)
-            return result
+            return await ask_backend(self._host, checkpoint, sets)
         finally:
             await pool.close()
             for client in clients:
