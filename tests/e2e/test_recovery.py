@@ -58,6 +58,9 @@ def finish(run: Any, restarts: int) -> None:
     assert run.summary["outcome"] == "interrupted"
     assert "Traceback" not in run.output
     values = [line["values"] for axis in ("train_step", "wall_seconds") for line in run.metrics(axis)]
+    assert all(line["values"]["run/weight_version"] == line["step"] for line in run.metrics()), (
+        "a return was counted as a version"
+    )
     counted = {name: one[name] for one in values for name in one if name.startswith("engines/restarts/")}
     assert sum(counted.values()) >= restarts
     differences = [one.get("trainer/fsdp/largest_logprob_difference_by_age/0", 0.0) for one in values]
@@ -66,8 +69,8 @@ def finish(run: Any, restarts: int) -> None:
 
 
 @pytest.mark.minutes
-def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any) -> None:
-    """Field report 12. By disk: kill -9 while it generates and while weights are on their way to it, and a hang."""
+def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, resume: Any) -> None:
+    """Field report 12. By disk: kill -9 while it generates and while weights are on their way to it, a hang, and after a resume."""
     run = start(*FLAGS)
     run.wait_for_step(2)
     os.kill(server(run, "engine-0"), signal.SIGKILL)
@@ -81,6 +84,12 @@ def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any) -
     os.kill(server(run, "engine-0"), signal.SIGSTOP)
     goes_on(run, 3)
     finish(run, 3)
+
+    run = resume(run, "--save-interval", "1", "--keep-checkpoints", "1")
+    run.wait_for_step(last_step(run) + 3)  # the checkpoint with which its server started is gone
+    os.kill(server(run, "engine-0"), signal.SIGKILL)
+    goes_on(run, 4)
+    finish(run, 4)
 
 
 @pytest.mark.minutes

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 from asyncrl.errors import EngineError, EnginesLost, PublicationError
 from asyncrl.rollout.engine import GenerateRequest, ServerSpec
@@ -14,7 +15,7 @@ from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.service import RolloutService
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.supervisor import Look, Supervisor
-from asyncrl.samples import Completion
+from asyncrl.samples import Completion, SamplingParams
 from asyncrl.simulation.clock import run_virtual
 from asyncrl.simulation.engine import ScriptedEngine
 from asyncrl.training.interfaces import StepReport
@@ -25,7 +26,9 @@ START_SECONDS = 20.0
 LOOK_TIMEOUT = 10.0
 ANSWERS_SECONDS = 7.0
 PUBLISH_SECONDS = 2.0
+TRAIN_SECONDS = 1.0
 LIMIT = 5_000.0
+REQUEST = GenerateRequest(np.array([1], np.int32), SamplingParams(8), 0)
 
 
 class Engine(ScriptedEngine):
@@ -89,17 +92,18 @@ class World:
     learnt: int = 0
     batches: list[Any] = field(default_factory=list)
     reached: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    train_seconds: float = 1.0
+    evaluates: EnginePool | None = None
+    evaluated: list[Any] = field(default_factory=list)
 
     async def take_batch(self, version: int, step: int) -> Any:
         batch, _ = await self.service.take_batch(version, step)
         return batch
 
     async def train(self, batch: Any) -> StepReport:
-        await asyncio.sleep(self.train_seconds)
+        await asyncio.sleep(TRAIN_SECONDS)
         self.batches.append(batch)
         self.learnt += 1
-        return StepReport(metrics={}, update_norm=1.0, num_tokens=1, busy_seconds=self.train_seconds)
+        return StepReport(metrics={}, update_norm=1.0, num_tokens=1, busy_seconds=TRAIN_SECONDS)
 
     async def trained(self, step: int) -> None:
         self.service.trained(step)
@@ -148,7 +152,9 @@ class World:
         return None
 
     async def after_step(self, step: int, version: int = 0, *, lag_steps: int = 0, last: bool) -> None:
-        return None
+        if self.evaluates is not None and version:  # else it is a checkpoint
+            answers = [self.evaluates.generate(REQUEST) for _ in range(4)]
+            self.evaluated += [answer.spans for answer in await asyncio.gather(*answers)]
 
     async def settle(self) -> None:
         return None
@@ -181,7 +187,7 @@ def run(
     interval: int = 1,
     max_restarts: int = 3,
     fail: tuple[int, ...] = (0, 0),
-    plugins: tuple[Any, ...] = (),
+    evaluates: bool = False,
 ) -> Outcome:
     """Train while engines go through `events`: (seconds, engine, die or hang)."""
 
@@ -190,8 +196,8 @@ def run(
         made = [Engine(f"engine-{index}") for index in range(engines)]
         pool = EnginePool(made, lost_timeout=float("inf"), warn_interval=1e9)
         run_facts = facts(steps=steps, publish_interval=interval)
-        service = RolloutService(host(run_facts, *plugins), pool, run_facts, on_unused="retry", wait_warning=500.0)
-        world = World(made, service)
+        service = RolloutService(host(run_facts), pool, run_facts, on_unused="retry", wait_warning=500.0)
+        world = World(made, service, evaluates=pool if evaluates else None)
         servers = [Server(engine, fail=count) for engine, count in zip(made, fail, strict=False)]
         supervisor = Supervisor(servers, world, world, max_restarts=max_restarts, hang_timeout=30.0)
 
@@ -269,6 +275,14 @@ def test_between_two_publications_an_engine_waits_for_the_next_while_another_liv
     outcome = run((6.0, 0, "die"), steps=30, interval=30)
     outcome.check(30)
     assert outcome.world.reached == [(1, ("engine-0", "engine-1"))]
+
+
+@pytest.mark.parametrize("at", [1.0, 5.0, 9.0, 13.0])
+def test_an_evaluation_on_the_only_engine_goes_on_once_it_is_back(at: float) -> None:
+    outcome = run((at, 0, "die"), engines=1, steps=4, evaluates=True)
+    outcome.check(4)
+    assert len(outcome.world.evaluated) == 16
+    assert outcome.servers[0].starts == 1
 
 
 def test_a_start_that_fails_is_tried_again() -> None:

@@ -24,7 +24,7 @@ class Fleet:
         self.servers = servers
         self.clients = clients
         self.folder = folder
-        self.weights = EngineWeights(clients, timeout=30, digest=digest_of("initial"))
+        self.weights = EngineWeights(clients, timeout=30, digest=digest_of("initial"), restart_digest=digest_of("initial"))
 
     async def load(self, version: int, text: str) -> None:
         path = self.folder / f"v-{version}"

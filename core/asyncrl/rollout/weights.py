@@ -34,13 +34,15 @@ class EngineWeights:
     Args:
         engines: kept, not copied: an engine appended later takes part from the next publication on.
         timeout: seconds for one `load_from_disk`, `join_weight_group` or `receive`.
-        digest: the trainer's, of the weights with which servers start; '' if unknown.
+        digest: the trainer's, of the weights that servers have at first; '' if unknown.
+        restart_digest: likewise of those with which a server starts later.
     """
 
-    def __init__(self, engines: Sequence[EngineClient], *, timeout: float, digest: str = "") -> None:
+    def __init__(self, engines: Sequence[EngineClient], *, timeout: float, digest: str = "", restart_digest: str = "") -> None:
         self._engines = engines
         self._timeout = timeout
         self._initial = digest
+        self._restarted = restart_digest
         self._digests: dict[str, str] = {}  # the trainer's, of what each engine serves; `UNKNOWN` after a failure
         self._checksums: dict[str, str] = {}  # of engines whose checksum is not comparable with the trainer's
         self._strikes: dict[str, int] = {}  # failures in the publication under way
@@ -80,7 +82,7 @@ class EngineWeights:
         """An engine has a new server, with the weights of its start and in no weight group."""
         engine.moved(url)
         self._checksums.pop(engine.name, None)
-        self._digests.pop(engine.name, None)
+        self._digests[engine.name] = self._restarted
 
     # By disk --------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from asyncrl.runtime.summary import Totals
 from asyncrl.runtime.supervisor import Supervisor
 from asyncrl.runtime.trainer_group import TrainerGroup
 from asyncrl.training.checkpoints import RunCheckpoints
+from asyncrl.training.interfaces import TrainerFacts
 from asyncrl.training.loop import Stop, TrainingLoop
 from asyncrl.training.publication import Publisher, PublishPlan
 
@@ -225,9 +226,10 @@ class Assembly:
         trainer = TrainerGroup(cluster, core.num_engines, specs, facts)
         stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
         rollout = RolloutHandle(specs, facts)
-        addresses, (num_parameters, digest) = await asyncio.gather(
+        addresses, (opened, digest) = await asyncio.gather(
             engines.start(
                 resumed.stored.model if resumed else job.model,
+                restart_model=job.model,
                 host=core.host,
                 base_port=core.base_port,
                 log_dir=job.directory.path / "logs",
@@ -249,6 +251,7 @@ class Assembly:
             eval_samples=core.eval_samples,
             version=resumed.version if resumed else 0,
             digest=digest,
+            restart_digest=opened.digest,
             recorded=resumed.stored.run["rollout"]["recorded"] if resumed else 0,
         )
         await rollout.open(setup, addresses, core.start_timeout)
@@ -266,7 +269,7 @@ class Assembly:
         )
         publisher = Publisher(plan, trainer, rollout, digest=digest, version=setup.version)
         stack.push_async_callback(publisher.close)
-        return trainer, num_parameters, rollout, publisher
+        return trainer, opened.num_parameters, rollout, publisher
 
     def _evaluation(self, rollout: RolloutHandle, reporter: Reporter) -> Callable[[Checkpoint], Awaitable[EvalResult]]:
         async def evaluate(checkpoint: Checkpoint) -> EvalResult:
@@ -280,16 +283,16 @@ class Assembly:
 
         return evaluate
 
-    async def _open_trainer(self, trainer: TrainerGroup) -> tuple[int, str]:
-        """Return the number of parameters, and the digest of the weights with which training begins or goes on."""
+    async def _open_trainer(self, trainer: TrainerGroup) -> tuple[TrainerFacts, str]:
+        """Return what the trainer says of the model, and the digest of the weights with which training begins or goes on."""
         opened = await trainer.open(self._job.model, self._job.facts, timeout=self._job.core.start_timeout)
         if not self._job.resumed:
-            return opened.num_parameters, opened.digest
+            return opened, opened.digest
         stored = self._job.resumed.stored
         digest = await trainer.load(stored.trainer)
         if digest != stored.run["digest"]:
             raise CheckpointError(f"the trainer's weights are not those that {stored.directory} was written with")
-        return opened.num_parameters, digest
+        return opened, digest
 
     async def _run_state(
         self, loop: TrainingLoop, rollout: RolloutHandle, publisher: Publisher, reporter: Reporter, evals: EvalDispatcher

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,14 @@ class EngineGroup:
         ]
         self.servers: list[EngineServer] = []
 
-    async def start(self, model: Path, *, host: str, base_port: int, log_dir: Path, timeout: float) -> list[EngineAddress]:
-        """Start every server and wait until all are healthy."""
+    async def start(
+        self, model: Path, *, restart_model: Path, host: str, base_port: int, log_dir: Path, timeout: float
+    ) -> list[EngineAddress]:
+        """Start every server and wait until all are healthy.
+
+        Args:
+            restart_model: with which a server starts later: a checkpoint may be gone by then.
+        """
         places = [
             EnginePlace(
                 index=index,
@@ -56,7 +63,7 @@ class EngineGroup:
             for index in range(len(self._makers))
         ]
         self.servers = [
-            EngineServer(EngineJob(f"engine-{place.index}", place), make, timeout)
+            EngineServer(EngineJob(f"engine-{place.index}", place), make, timeout, restart_model)
             for place, make in zip(places, self._makers, strict=True)
         ]
         return list(await asyncio.gather(*(server.start() for server in self.servers)))
@@ -76,13 +83,15 @@ class EngineServer:
     Args:
         make_actor: returns a new actor in the engine's place.
         timeout: seconds in which it must have started.
+        restart_model: with which it is started again.
     """
 
-    def __init__(self, job: EngineJob, make_actor: Callable[[], Any], timeout: float) -> None:
+    def __init__(self, job: EngineJob, make_actor: Callable[[], Any], timeout: float, restart_model: Path) -> None:
         self.name = job.name
         self._job = job
         self._make_actor = make_actor
         self._timeout = timeout
+        self._restart_model = restart_model
         self._actor: Any = make_actor()
         self._started = False
 
@@ -92,9 +101,11 @@ class EngineServer:
         Raises:
             AsyncrlError: it did not start; the message carries its last words.
         """
-        if self._started and await self._state() in ("dead", "silent"):
-            await asyncio.to_thread(ray.kill, self._actor)
-            self._actor = self._make_actor()
+        if self._started:
+            self._job = replace(self._job, place=replace(self._job.place, model=self._restart_model))
+            if await self._state() in ("dead", "silent"):
+                await asyncio.to_thread(ray.kill, self._actor)
+                self._actor = self._make_actor()
         self._started = True
         address: EngineAddress = await ask(self._actor.start.remote(self._job), self.name, self._timeout)
         return address

@@ -33,8 +33,8 @@ from asyncrl.runtime.recorder import Recorded, Recorder
 
 @dataclass(frozen=True)
 class RolloutSetup:
-    """Everything the actor needs to open. `version` and `digest` are of what the engines serve at first; `recorded` are groups in the
-    trace already."""
+    """Everything the actor needs to open. `version` and `digest` are of what the engines serve at first, `restart_digest` of what a server
+    starts with later; `recorded` are groups in the trace already."""
 
     model: Path
     vocab_size: int
@@ -48,6 +48,7 @@ class RolloutSetup:
     eval_samples: int
     version: int = 0
     digest: str = ""
+    restart_digest: str = ""
     recorded: int = 0
 
 
@@ -94,7 +95,9 @@ class RolloutActor:
         ]
         self._loads = EngineLoads(self._engines)
         self._pool = EnginePool(self._engines, lost_timeout=math.inf, warn_interval=setup.wait_warning)
-        self._weights = EngineWeights(self._engines, timeout=setup.publish_timeout, digest=setup.digest)
+        self._weights = EngineWeights(
+            self._engines, timeout=setup.publish_timeout, digest=setup.digest, restart_digest=setup.restart_digest
+        )
         self._version = setup.version
         self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded)
         self._eval_samples = setup.eval_samples
