@@ -111,7 +111,8 @@ class EvalSets(Protocol):
         engines: those that the backend asked for with `eval_engines`, alive and healthy.
     """
 
-    sets: Sequence[EvalSet]
+    @property
+    def sets(self) -> Sequence[EvalSet]: ...
 
     @property
     def rollout_engines(self) -> Generates: ...

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 
 from asyncrl.authoring import RunFacts
+from asyncrl.evaluation.checked import ask_backend
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.evaluation.sets import RunEvalSets, chosen_sets
 from asyncrl.hookspecs import PROCESSES
@@ -151,8 +152,7 @@ class RolloutActor:
         if shares_engines:
             await self._service.pause_submission()
         try:
-            result: EvalResult = await self._host.one("evaluate_checkpoint")(checkpoint=checkpoint, sets=sets)
-            return result
+            return await ask_backend(self._host, checkpoint, sets)
         finally:
             if shares_engines:
                 self._service.resume_submission()
