@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 STEPS = 100_000
-FLAGS = ("--steps", str(STEPS), "--eval-interval", "0", "--engine-hang-timeout", "12", "--max-engine-restarts", "9")
+FLAGS = ("--steps", str(STEPS), "--eval-interval", "0", "--engine-hang-timeout", "5", "--max-engine-restarts", "9")
 SAME = 1e-3
 """Log-probabilities of trainer and engine differ by less, in nats, where a token was made by the weights that it is said to be from."""
 
@@ -70,26 +70,23 @@ def finish(run: Any, restarts: int) -> None:
 
 @pytest.mark.minutes
 def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, resume: Any) -> None:
-    """Field report 12. By disk: kill -9 while it generates and while weights are on their way to it, a hang, and after a resume."""
+    """Field report 12. By disk: kill -9 while weights are on their way to it and after a resume, and a hang."""
     run = start(*FLAGS)
     run.wait_for_step(2)
-    os.kill(server(run, "engine-0"), signal.SIGKILL)
-    goes_on(run, 1)
-
     one = server(run, "engine-0")
     run.wait_until(lambda: any(run.publish_dir.glob("asyncrl-*/*")), "a publication", every=0.002)
     os.kill(one, signal.SIGKILL)
-    goes_on(run, 2)
+    goes_on(run, 1)
 
     os.kill(server(run, "engine-0"), signal.SIGSTOP)
-    goes_on(run, 3)
-    finish(run, 3)
+    goes_on(run, 2)
+    finish(run, 2)
 
     run = resume(run, "--save-interval", "1", "--keep-checkpoints", "1")
     run.wait_for_step(last_step(run) + 3)  # the checkpoint with which its server started is gone
     os.kill(server(run, "engine-0"), signal.SIGKILL)
-    goes_on(run, 4)
-    finish(run, 4)
+    goes_on(run, 3)
+    finish(run, 3)
 
 
 @pytest.mark.minutes
@@ -97,21 +94,18 @@ def test_one_of_two_engines_comes_back_while_the_other_goes_on(start: Any) -> No
     """Field report 12. By broadcast, by which what is sent waits for what does not come."""
     run = start(*FLAGS, "--num-engines", "2", "--publish-method", "broadcast")
     run.wait_for_step(2)
-    os.kill(server(run, "engine-0"), signal.SIGKILL)
-    goes_on(run, 1)
-
     hung = server(run, "engine-1")
     os.kill(hung, signal.SIGSTOP)
     time.sleep(1.5)  # a publication waits for it
     os.kill(hung, signal.SIGKILL)
+    goes_on(run, 1)
+
+    os.kill(server(run, "engine-0"), signal.SIGSTOP)
     goes_on(run, 2)
 
-    os.kill(server(run, "engine-1"), signal.SIGSTOP)
-    goes_on(run, 3)
-
     os.kill(processes(run, b"ray::EngineActor")[0], signal.SIGKILL)
-    goes_on(run, 4)
-    finish(run, 4)
+    goes_on(run, 3)
+    finish(run, 3)
 
 
 def test_an_engine_that_dies_once_too_often_ends_the_run_with_its_last_words(start: Any) -> None:
