@@ -226,17 +226,22 @@ class Assembly:
         trainer = TrainerGroup(cluster, core.num_engines, specs, facts)
         stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
         rollout = RolloutHandle(specs, facts)
-        addresses, (opened, digest) = await asyncio.gather(
-            engines.start(
-                resumed.stored.model if resumed else job.model,
-                restart_model=job.model,
-                host=core.host,
-                base_port=core.base_port,
-                log_dir=job.directory.path / "logs",
-                timeout=core.start_timeout,
-            ),
-            self._open_trainer(trainer),
-        )
+        try:
+            _, addresses, (opened, digest) = await asyncio.gather(
+                rollout.open_task(job.model, core.eval_sets, core.start_timeout, evaluates=core.eval_interval > 0),
+                engines.start(
+                    resumed.stored.model if resumed else job.model,
+                    restart_model=job.model,
+                    host=core.host,
+                    base_port=core.base_port,
+                    log_dir=job.directory.path / "logs",
+                    timeout=core.start_timeout,
+                ),
+                self._open_trainer(trainer),
+            )
+        except BaseException:
+            await _quietly(rollout.close_task, "closing the task")()
+            raise
         stack.push_async_exit(self._close_rollout(rollout))
         setup = RolloutSetup(
             model=job.model,
@@ -246,8 +251,6 @@ class Assembly:
             wait_warning=core.wait_warning,
             publish_timeout=core.publish_timeout,
             trace_groups=core.trace_groups,
-            evaluates=core.eval_interval > 0,
-            eval_sets=core.eval_sets,
             eval_samples=core.eval_samples,
             version=resumed.version if resumed else 0,
             digest=digest,

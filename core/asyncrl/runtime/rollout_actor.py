@@ -44,8 +44,6 @@ class RolloutSetup:
     wait_warning: float
     publish_timeout: float
     trace_groups: int
-    evaluates: bool
-    eval_sets: tuple[str, ...]
     eval_samples: int
     version: int = 0
     digest: str = ""
@@ -73,14 +71,26 @@ class RolloutActor:
         self._facts = facts
         self._messages = collect()
         self._specs = specs
+        self._task_open = False
 
     @cached_property
     def _host(self) -> Host:
         """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
         return build_host(self._specs, self._facts, slots=PROCESSES["rollout"])
 
+    async def open_task(self, model: Path, eval_sets: Sequence[str], *, evaluates: bool) -> None:
+        """Open the task, which needs no engines: what is wrong with it, or with its eval sets, is said while they start."""
+        self._host.one("task_open")(model=model)
+        self._task_open = True
+        self._eval_sets = chosen_sets(self._host, eval_sets, needed=evaluates)
+
+    async def close_task(self) -> None:
+        """Close the task if it was opened."""
+        if self._task_open and self._host.has("task_close"):
+            await self._host.one("task_close")()
+
     async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
-        """Connect to the engines and open the task; return each engine's weight digest."""
+        """Connect to the engines, the task being open; return each engine's weight digest."""
         self._session = make_session()
         self._engines = [
             EngineClient.of_spec(
@@ -108,8 +118,6 @@ class RolloutActor:
         )
         if setup.version:
             await asyncio.gather(*(engine.set_version_label(setup.version) for engine in self._engines))
-        self._host.one("task_open")(model=setup.model)
-        self._eval_sets = chosen_sets(self._host, setup.eval_sets, needed=setup.evaluates)
         return [await engine.digest() for engine in self._engines]
 
     async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
@@ -201,7 +209,7 @@ class RolloutActor:
         await self._service.stop()
         books: dict[str, Any] = self._service.books()
         self._host.observe("on_run_end", outcome=outcome)
-        await self._host.one("task_close")() if self._host.has("task_close") else None
+        await self.close_task()
         await self._weights.close()
         await self._loads.close()
         await self._pool.close()

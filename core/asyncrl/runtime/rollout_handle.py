@@ -30,6 +30,12 @@ class RolloutHandle:
         remote = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1000)
         self._actor = remote.remote(list(specs), facts)
 
+    async def open_task(self, model: Path, eval_sets: Sequence[str], timeout: float, *, evaluates: bool) -> None:
+        await ask(self._actor.open_task.remote(model, tuple(eval_sets), evaluates=evaluates), "the task to open", timeout)
+
+    async def close_task(self) -> None:
+        await ask(self._actor.close_task.remote(), WHO, CLOSE_SECONDS)
+
     async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress], timeout: float) -> list[str]:
         return await ask(self._actor.open.remote(setup, list(addresses)), WHO, timeout)
 
