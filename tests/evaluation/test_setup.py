@@ -112,3 +112,12 @@ def test_a_staging_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is no directory") as caught:
         check_staging(RunOptions(eval_interval=4, staging_dir=tmp_path / "absent"), backend(), 1)
     assert caught.value.origin == "staging_dir"
+
+
+def test_a_staging_directory_in_which_nothing_can_be_written_is_refused(tmp_path: Path) -> None:
+    core = RunOptions(eval_interval=4, staging_dir=Path("/proc"), publish_method="broadcast")
+    with pytest.raises(OptionError, match="nothing can be written to /proc: ") as caught:
+        check_staging(core, backend(), 0)
+    assert caught.value.origin == "staging_dir"
+    check_staging(core.model_copy(update={"staging_dir": tmp_path}), backend(), 0)
+    assert list(tmp_path.iterdir()) == []

@@ -77,7 +77,7 @@ async def test_a_launched_server_has_the_interpreter_devices_port_and_arguments_
 
 async def test_a_server_that_nobody_answers_for_is_said_to_be_unhealthy_in_time(actor: EngineActor, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
-    with pytest.raises(EngineError, match=f"the engine's server at {url} was not healthy within 0.5 s$"):
+    with pytest.raises(EngineError, match=f"the engine's server at {url} was not healthy within 0.5 s, at last: Cannot connect"):
         await actor.start(EngineJob("eval-engine-0", place(tmp_path), url=f"{url}/", patience=0.5))
     assert not await actor.healthy()
 

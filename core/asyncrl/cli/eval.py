@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         evaluation = CheckpointEvaluation(config, subject)
-        with _told():
+        with _told(), contextlib.redirect_stdout(sys.stderr):  # Ray prints, for example when a process of its dies
             for note in config.notes:
                 logging.getLogger("asyncrl").info("%s", note)
             finished = evaluation.run()

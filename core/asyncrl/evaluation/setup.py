@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -68,6 +69,14 @@ def check_staging(core: RunOptions, backend: Backend, model_bytes: int) -> None:
         return
     if not core.staging_dir.is_dir():
         raise OptionError(f"{core.staging_dir} is no directory", origin="staging_dir", remedy="name one that exists")
+    try:
+        Path(tempfile.mkdtemp(prefix="asyncrl-probe-", dir=core.staging_dir)).rmdir()
+    except OSError as cause:
+        raise OptionError(
+            f"nothing can be written to {core.staging_dir}: {cause.strerror}",
+            origin="staging_dir",
+            remedy="name another directory",
+        ) from cause
     snapshots = core.eval_max_in_flight + core.keep_snapshots
     shared = core.publish_method == "disk" and _same_file_system(core.staging_dir, core.publish_dir)
     try:

@@ -143,6 +143,7 @@ class EngineActor:
 
     async def _wait_healthy(self, spec: ServerSpec) -> None:
         deadline = asyncio.get_running_loop().time() + spec.start_timeout
+        last = "nothing answers"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HEALTH_SECONDS)) as session:
             while asyncio.get_running_loop().time() < deadline:
                 if self._process is not None and (code := self._process.poll()) is not None:
@@ -151,11 +152,14 @@ class EngineActor:
                     async with session.get(f"{spec.url}/health") as answer:
                         if answer.status == 200:
                             return
-                except (aiohttp.ClientError, OSError, ValueError, TimeoutError):
-                    pass
+                        last = f"it answers with status {answer.status}"
+                except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+                    last = str(error) or type(error).__name__
                 await asyncio.sleep(0.1)
         tail = f":\n{self._tail(12)}" if spec.argv else ""
-        raise EngineError(f"the engine's server at {spec.url} was not healthy within {spec.start_timeout:g} s{tail}")
+        raise EngineError(
+            f"the engine's server at {spec.url} was not healthy within {spec.start_timeout:g} s, at last: {last}{tail}"
+        )
 
     def _end(self) -> None:
         if self._process is not None:
