@@ -34,4 +34,4 @@ class Held(asyncrl.EvalPlugin):
             version_mean=float(checkpoint.version),
             mixed_version=0.0,
         )
-        return asyncrl.EvalResult({"held": one})
+        return asyncrl.EvalResult({each.name: one for each in sets.sets})
