@@ -1,4 +1,4 @@
-"""The demo trains on a real SGLang server, by the command that the documentation names."""
+"""Examples run on a real SGLang server, by their launchers: the demo learns, and random completions have exactly their lengths."""
 
 from __future__ import annotations
 
@@ -7,11 +7,34 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from asyncrl import RunFacts
+from asyncrl_random import RandomProducer, RandomProducerOptions
 from servers import START_SECONDS, interpreter
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 16
+
+
+def launch(script: str, *flags: str, **options: Any) -> None:
+    """Run a launcher of an example to its end."""
+    python = Path(interpreter())
+    patience = {"engine.python": python, "engine.start-timeout": START_SECONDS, "start-timeout": START_SECONDS}
+    words = [word for name, value in (patience | options).items() for word in (f"--{name}", str(value))]
+    env = {"OMP_NUM_THREADS": "1", "ASYNCRL_SGLANG_VENV": str(python.parent.parent), "ASYNCRL": f"{sys.executable} -m asyncrl"}
+    command = ["bash", str(EXAMPLES / script), *flags, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env={**os.environ, **env})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def metrics(run: Path) -> dict[str, list[float]]:
+    """The values of each metric of a run."""
+    values: dict[str, list[float]] = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        for name, value in json.loads(line)["values"].items():
+            values.setdefault(name, []).append(value)
+    return values
 
 
 def test_accuracy_rises(tmp_path, started):
@@ -19,33 +42,30 @@ def test_accuracy_rises(tmp_path, started):
     log-probabilities are the trainer's. Field report 1."""
     for server in started:
         server.end()  # there are never more than two servers
-    argv = [sys.executable, "-m", "asyncrl", "train", str(DEMO), "--name", "run", "--runs-dir", str(tmp_path)]
-    options = {
-        "engine": "sglang",
-        "engine.python": interpreter(),
-        "engine.start-timeout": START_SECONDS,
-        "start-timeout": START_SECONDS,
-        "steps": STEPS,
-        "eval-interval": STEPS,
-        "publish-method": "broadcast",
-    }
-    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    done = subprocess.run(
-        [*argv, *flags], capture_output=True, text=True, timeout=800, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
+    launch("sglang_cpu.sh", **{"name": "run", "runs-dir": tmp_path, "steps": STEPS, "eval-interval": STEPS})
     run = tmp_path / "run"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["publications"] == STEPS
     assert summary["eval"]["held-out"]["last"] > summary["eval"]["held-out"]["first"] + 0.2
     assert set(summary["books"]["dropped"]) <= {"no_variance"}, "something was aborted or failed"
-    values: dict[str, list[float]] = {}
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        for name, value in json.loads(line)["values"].items():
-            values.setdefault(name, []).append(value)
+    values = metrics(run)
     assert max(values["trainer/fsdp/largest_logprob_difference_by_age/0"]) < 1e-3
     assert "trainer/fsdp/logprob_difference_by_age/1" in values, "nothing was asynchronous"
     for name in ("running", "waiting", "tokens_per_second"):
         assert f"engines/{name}/engine-0" in values and f"engines/{name}/all" in values
     assert 0 < max(values["engines/cache_hit_rate/all"]) <= 1
+
+
+def test_random_completions_have_exactly_the_lengths_that_were_drawn(tmp_path, started):
+    """By the launcher of the stress test: no completion ends at the model's own end."""
+    for server in started:
+        server.end()
+    options = {"name": "run", "runs-dir": tmp_path, "engine": "sglang", "num-engines": 1, "steps": 4, "save-interval": 0}
+    launch("random_stress.sh", "--small", **options)
+    values = metrics(tmp_path / "run")
+    assert values["producer/random/early"][-1] == 0
+    groups = [json.loads(line) for line in (tmp_path / "run" / "trace.jsonl").read_text().splitlines()]
+    law = RandomProducer(RandomProducerOptions(mean=24), RunFacts(4, 4, 16, 4, max_new_tokens=96))._law
+    for group in groups:
+        drawn = [min(96, law.sample(group["prompt_id"], index)[0]) for index in range(4)]
+        assert group["tokens"] == drawn
