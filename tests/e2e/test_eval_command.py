@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_distributions import install
 
 SAMPLED = ("--task.eval-samples-per-prompt", "4", "--task.num-eval", "32")
 
@@ -107,3 +109,15 @@ def test_ctrl_c_leaves_now_and_leaves_nothing(evaluate, trained_model: Path) -> 
     done.process.send_signal(signal.SIGINT)
     assert done.wait() == 130, done.output
     assert done.left_behind() == []
+
+
+@pytest.mark.minutes
+def test_nothing_but_the_record_is_on_stdout_also_when_the_evaluator_dies(tmp_path: Path, trained_model: Path) -> None:
+    install(tmp_path / "site", "ending", {"asyncrl.evals": {"ending": "ending_eval_plugin:Ending"}})
+    places = os.pathsep.join([str(tmp_path / "site"), str(Path(__file__).parents[1] / "support")])
+    command = [sys.executable, "-m", "asyncrl", "eval", str(trained_model), "--task", "sort-digits", "--eval", "ending", "--json"]
+    command += ["--runs-dir", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ | {"PYTHONPATH": places})
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["skipped"]) == (1, "crashed"), done.stderr
+    assert "its process died" in record["detail"]["why"]
