@@ -122,6 +122,13 @@ def test_options_of_the_files_plugin_do_not_leak_into_the_one_a_flag_chose(place
     assert config.notes == (f"{place.folder / 'run.toml'}: buffer.name: its options are not used, --buffer chose otherwise",)
 
 
+def test_of_two_flags_for_one_plugin_the_last_counts_and_a_note_says_so(place: Place) -> None:
+    config = place.resolve("", "--buffer", "priority", "--buffer", "fifo")
+    assert names(config, "buffer") == ["fifo"]
+    assert config.notes == ("--buffer: priority and then fifo were given, the last one counts",)
+    assert place.resolve("", "--buffer", "fifo", "--buffer", "fifo").notes == ()
+
+
 def test_a_flag_that_names_the_files_own_plugin_keeps_its_options(place: Place) -> None:
     config = place.resolve('[buffer]\nname = "priority"\nalpha = 2.0', "--buffer", "toys:priority", "--buffer.capacity-factor=4")
     assert (options(config, "buffer").alpha, options(config, "buffer").capacity_factor) == (2.0, 4.0)

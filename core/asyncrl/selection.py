@@ -79,6 +79,8 @@ def choose(
         else:
             found, dropped = _override(slot.key, selection, written, catalog)
             notes += [f"{choice.origin}: its options are not used, {selection.origin} chose otherwise" for choice in dropped]
+            if not slot.many and len(set(selection.value)) > 1:
+                notes.append(f"{selection.origin}: {' and then '.join(selection.value)} were given, the last one counts")
         names = [one.name for _, one in found]
         for choice, one in found:
             if names.count(one.name) > 1:
