@@ -73,7 +73,8 @@ def test_pip_install_asyncrl_brings_core_and_the_default_plugins_and_nothing_is_
     assert len(files) > 15
     assert all(Path(file).is_relative_to(plain.packages) for file in files.values()), files
     assert not any(Path(entry).is_relative_to(ROOT) for entry in path), path
-    optional = {ROOT / "plugins/loggers/wandb", ROOT / "plugins/loggers/tensorboard"}
+    by_extra = ("loggers/wandb", "loggers/tensorboard", "engines/sglang", "evals/sglang")
+    optional = {ROOT / "plugins" / place for place in by_extra}
     folders = {file.parent for file in ROOT.glob("plugins/*/*/pyproject.toml")} - optional
     assert {plugin["distribution"] for plugin in plugins(plain)} == first_party(folders)
     assert "all is well" in plain.run("asyncrl", "plugins", "check")
