@@ -122,11 +122,10 @@ def test_options_of_the_files_plugin_do_not_leak_into_the_one_a_flag_chose(place
     assert config.notes == (f"{place.folder / 'run.toml'}: buffer.name: its options are not used, --buffer chose otherwise",)
 
 
-def test_of_two_flags_for_one_plugin_the_last_counts_and_a_note_says_so(place: Place) -> None:
-    config = place.resolve("", "--buffer", "priority", "--buffer", "fifo")
-    assert names(config, "buffer") == ["fifo"]
-    assert config.notes == ("--buffer: priority and then fifo were given, the last one counts",)
-    assert place.resolve("", "--buffer", "fifo", "--buffer", "fifo").notes == ()
+def test_two_flags_for_a_slot_of_one_must_agree(place: Place) -> None:
+    with pytest.raises(OptionError, match="^--buffer: buffer takes one plugin, got priority and fifo"):
+        place.resolve("", "--buffer", "priority", "--buffer", "fifo")
+    assert names(place.resolve("", "--buffer", "fifo", "--buffer", "fifo"), "buffer") == ["fifo"]
 
 
 def test_a_flag_that_names_the_files_own_plugin_keeps_its_options(place: Place) -> None:
@@ -204,7 +203,6 @@ def test_a_list_of_tables_is_given_one_table_a_flag(place: Place) -> None:
 def test_names_of_plugins_may_be_separated_by_commas_or_by_flags(place: Place) -> None:
     for flags in (["--loggers", "jsonl,console"], ["--loggers", "jsonl", "--loggers", "console"]):
         assert names(place.resolve(None, *flags), "loggers") == ["jsonl", "console"]
-    assert names(place.resolve(None, "--buffer", "fifo", "--buffer", "priority"), "buffer") == ["priority"]
 
 
 def test_a_switch_of_core_does_not_swallow_the_file(place: Place) -> None:

@@ -79,8 +79,6 @@ def choose(
         else:
             found, dropped = _override(slot.key, selection, written, catalog)
             notes += [f"{choice.origin}: its options are not used, {selection.origin} chose otherwise" for choice in dropped]
-            if not slot.many and len(set(selection.value)) > 1:
-                notes.append(f"{selection.origin}: {' and then '.join(selection.value)} were given, the last one counts")
         names = [one.name for _, one in found]
         for choice, one in found:
             if names.count(one.name) > 1:
@@ -93,12 +91,13 @@ def _override(
     slot: str, selection: Given, written: Sequence[Choice], catalog: Catalog
 ) -> tuple[list[tuple[Choice, Found]], list[Choice]]:
     """Apply a flag's selection, ``none`` being none; options of the file go only to the very plugin they were written for."""
-    texts = selection.value if SLOTS[slot].many else selection.value[-1:]
+    texts = selection.value
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if not SLOTS[slot].many:
+        names = list(dict.fromkeys(names))
         if len(names) > 1:
             raise OptionError(f"{slot} takes one plugin, got {' and '.join(names)}", origin=selection.origin, remedy="choose one")
-        names = names or texts
+        names = names or texts[-1:]
     elif names == ["none"] and "none" not in [found.name for found in catalog.of(slot)]:
         names = []
     picked = [(name, catalog.pick(slot, name, selection.origin)) for name in names]

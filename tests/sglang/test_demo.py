@@ -22,7 +22,12 @@ def launch(script: str, *flags: str, **options: Any) -> None:
     python = Path(interpreter())
     patience = {"engine.python": python, "engine.start-timeout": START_SECONDS, "start-timeout": START_SECONDS}
     words = [word for name, value in (patience | options).items() for word in (f"--{name}", str(value))]
-    env = {"OMP_NUM_THREADS": "1", "ASYNCRL_SGLANG_VENV": str(python.parent.parent), "ASYNCRL": f"{sys.executable} -m asyncrl"}
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "ENGINE": "sglang",
+        "ASYNCRL_SGLANG_VENV": str(python.parent.parent),
+        "ASYNCRL": f"{sys.executable} -m asyncrl",
+    }
     command = ["bash", str(EXAMPLES / script), *flags, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env={**os.environ, **env})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +65,7 @@ def test_random_completions_have_exactly_the_lengths_that_were_drawn(tmp_path, s
     """By the launcher of the stress test: no completion ends at the model's own end."""
     for server in started:
         server.end()
-    options = {"name": "run", "runs-dir": tmp_path, "engine": "sglang", "num-engines": 1, "steps": 4, "save-interval": 0}
+    options = {"name": "run", "runs-dir": tmp_path, "num-engines": 1, "steps": 4, "save-interval": 0}
     launch("random_stress.sh", "--small", **options)
     values = metrics(tmp_path / "run")
     assert values["producer/random/early"][-1] == 0
