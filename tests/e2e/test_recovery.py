@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
 STEPS = 100_000
 FLAGS = ("--steps", str(STEPS), "--eval-interval", "0", "--engine-hang-timeout", "5", "--max-engine-restarts", "9")
@@ -68,7 +68,6 @@ def finish(run: Any, restarts: int) -> None:
     assert run.left_behind() == []
 
 
-@pytest.mark.minutes
 def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, resume: Any) -> None:
     """Field report 12. By disk: kill -9 while weights are on their way to it and after a resume, and a hang."""
     run = start(*FLAGS)
@@ -89,7 +88,6 @@ def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, r
     finish(run, 3)
 
 
-@pytest.mark.minutes
 def test_one_of_two_engines_comes_back_while_the_other_goes_on(start: Any) -> None:
     """Field report 12. By broadcast, by which what is sent waits for what does not come."""
     run = start(*FLAGS, "--num-engines", "2", "--publish-method", "broadcast")

@@ -145,6 +145,7 @@ def test_a_resumed_lockstep_run_has_the_weights_of_one_that_was_not_interrupted(
         assert run.summary[name] == whole.summary[name]
 
 
+@pytest.mark.minutes
 def test_a_run_that_is_complete_goes_on_only_if_more_is_asked_for(start, resume) -> None:
     run = start("--steps", "1", "--eval-interval", "0")
     assert run.wait() == 0, run.output

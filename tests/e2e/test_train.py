@@ -49,6 +49,7 @@ def test_a_run_trains_publishes_evaluates_and_leaves_its_directory(start) -> Non
     assert all(len(line[name]) == 16 for line in trace for name in ("tokens", "seconds", "rewards"))
 
 
+@pytest.mark.minutes
 def test_the_written_configuration_runs_again(start) -> None:
     first = start("--steps", "1", "--eval-interval", "0", name="first")
     check_finished(first, 1)
