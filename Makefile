@@ -13,7 +13,7 @@ SITE = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d bui
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-sglang check bench docs site figures build version clean
+.PHONY: help setup demo test test-slow test-long test-sglang check bench docs site figures build version clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -27,7 +27,10 @@ test: setup  ## run the tests, those of the plugins too
 	$(BIN)/python -m pytest -q
 
 test-slow: setup  ## run the tests that take minutes: what is built, in a clean environment
-	$(BIN)/python -m pytest -q -m minutes
+	$(BIN)/python -m pytest -q -m 'minutes and not long'
+
+test-long: setup  ## run the tests that are too long for every change: more kills, more pairs of backend and snapshot source
+	$(BIN)/python -m pytest -q -m long
 
 test-sglang: setup $(SGLANG)  ## run the tests against real SGLang servers, in an environment of their own (2.2 GB, made once)
 	$(BIN)/python -m pytest -q -m sglang

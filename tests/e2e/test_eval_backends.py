@@ -62,7 +62,7 @@ def test_the_fleet_evaluates_every_due_point(start: Any, staging: Path, source: 
     check_records(start("--steps", "4", "--eval-interval", "2", *flags, *SOURCES[source]), staging)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", [pytest.param("checkpoints", marks=pytest.mark.long), "export"])
 def test_a_launched_server_evaluates_every_due_point(start: Any, staging: Path, source: str) -> None:
     port = free_port("127.0.0.1")
     flags = ("--eval", "sglang", "--eval.port", str(port), "--eval.server-args", '["--max-running", "32"]')
@@ -71,7 +71,7 @@ def test_a_launched_server_evaluates_every_due_point(start: Any, staging: Path, 
     assert f"http://127.0.0.1:{port}" in (run.directory / "logs" / "eval-engine-0.txt").read_text()
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", [pytest.param("export", marks=pytest.mark.long), "checkpoints"])
 def test_a_running_server_evaluates_every_due_point_and_outlives_the_run(
     start: Any, staging: Path, server: TorchServer, source: str
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends
     assert run.summary["evaluations"] == 2
 
 
-@pytest.mark.minutes
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_ranks_and_engines(start, resume, ends) -> None:
     """Field reports 20 and 21."""
@@ -128,7 +128,7 @@ LOCKSTEP = (
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_resumed_lockstep_run_has_the_weights_of_one_that_was_not_interrupted(start, resume, number: signal.Signals) -> None:
     whole = start(*LOCKSTEP, name="whole")
     run = start(*LOCKSTEP, name="interrupted")
