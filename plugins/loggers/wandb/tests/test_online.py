@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,7 +76,9 @@ def test_what_was_written_offline_can_be_uploaded_later(
     host.observe("log_end", summary={"outcome": "completed"})
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     command = [Path(sys.executable).parent / "wandb", "beta", "sync", run]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    (tmp_path / "of-wandb").mkdir()  # the command is W&B's own, and so are the files that it leaves
+    env = {**os.environ, "TMPDIR": str(tmp_path / "of-wandb")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     arrived(server)
 
