@@ -30,7 +30,8 @@ import orjson
 import torch
 from aiohttp import ClientSession, TCPConnector, web
 from asyncrl import RunFacts, TrainerPlace, WeightGroup, WeightManifest
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.samples import SamplingParams

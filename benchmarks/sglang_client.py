@@ -21,7 +21,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import aiohttp
 import numpy as np
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.samples import SamplingParams

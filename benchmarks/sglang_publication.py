@@ -22,7 +22,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.testing.models import default_model
 from asyncrl.training.publication import Publisher, PublishPlan

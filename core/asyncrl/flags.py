@@ -71,5 +71,15 @@ def scan(arguments: Sequence[str], switches: Collection[str]) -> CommandLine:
     return CommandLine(tuple(flags), tuple(positionals), asks_help)
 
 
+def is_on(flags: Sequence[Flag]) -> bool:
+    """Whether a switch is on after each time it was given; the last one counts. Raises `OptionError`."""
+    if not flags:
+        return False
+    last = flags[-1]
+    if last.value not in (None, "true", "false"):
+        raise OptionError(f"got {last.value!r}, wants true or false", origin=last.shown)
+    return not last.negated and last.value != "false"
+
+
 def _is_flag(argument: str) -> bool:
     return argument == "-h" or (argument.startswith("--") and len(argument) > 2)

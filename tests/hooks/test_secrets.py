@@ -16,7 +16,7 @@ from asyncrl.host import Active, Host
 from asyncrl.options import resolve
 from asyncrl.plugins import discover
 from asyncrl.scrub import MASK, hide, secrets_in, secrets_of
-from fake_distributions import install, install_toys
+from fake_distributions import BUFFER_HOOKS, install, install_toys
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 RUN = RunFacts(batch_size=1, group_size=1, max_concurrent_samples=1, steps=1)
@@ -95,7 +95,8 @@ def test_a_failing_observer_shows_no_secret(caplog: pytest.LogCaptureFixture) ->
     assert f"{MASK} is refused" in caplog.text
 
 
-SOURCE = """
+SOURCE = (
+    """
 from asyncrl import *
 from pydantic import Field, SecretStr, field_validator, model_validator
 class Mine(Plugin):
@@ -113,17 +114,9 @@ class Mine(Plugin):
             if 'everything' in str(values):
                 raise ValueError(f'can not use {values}')
             return values
-    @hookimpl
-    def buffer_put(self, group): return ACCEPTED
-    @hookimpl
-    def buffer_take(self, version): return NOTHING
-    @hookimpl
-    def buffer_size(self): return 0
-    @hookimpl
-    def buffer_state(self): return State(())
-    @hookimpl
-    def buffer_restore(self, state): return Restored()
 """
+    + BUFFER_HOOKS
+)
 
 
 @pytest.mark.parametrize("secret", ["quoted-hunter2", "everything-hunter2", "abc", "[1, 2]"])

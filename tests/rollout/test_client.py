@@ -10,7 +10,8 @@ import aiohttp
 import numpy as np
 import pytest
 from asyncrl.errors import EngineError, EngineFault, RequestFailed
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.samples import SamplingParams
 from http_engine import HttpEngine

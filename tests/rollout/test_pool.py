@@ -11,7 +11,8 @@ import aiohttp
 import numpy as np
 import pytest
 from asyncrl.errors import EnginesLost, RequestFailed
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.samples import Completion, SamplingParams

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asyncrl.errors import PublicationError
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest, PauseMode
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.samples import Completion, SamplingParams

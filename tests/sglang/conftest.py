@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.testing.models import default_model

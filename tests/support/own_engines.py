@@ -21,7 +21,7 @@ from asyncrl.evaluation.pin import OwnClient, OwnEngines, OwnEvalSets
 from asyncrl.evaluation.sets import RunEvalSets
 from asyncrl.host import Host
 from asyncrl.plugins import discover, load
-from asyncrl.rollout.client import make_session
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.testing.fakes import OneTurn, stand_in

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asyncrl.errors import PublicationError
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.weights import EngineWeights
@@ -85,7 +86,7 @@ async def test_what_an_earlier_server_received_does_not_count(fleet: Fleet, call
     """The server is replaced while an update is at work, right after this call of it."""
     await fleet.load(1, "first")
     client = fleet.clients[0]
-    made = client._call
+    made = client._connection.call
 
     async def then_dies(path: str, *arguments, **more):
         answer = await made(path, *arguments, **more)
@@ -93,7 +94,7 @@ async def test_what_an_earlier_server_received_does_not_count(fleet: Fleet, call
             await fleet.new_server(0)
         return answer
 
-    client._call = then_dies
+    client._connection.call = then_dies
     await fleet.load(2, "second")
     assert (client.alive, fleet.clients[1].alive) == (False, True)
     await fleet.load(2, "second")

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asyncrl.errors import AsyncrlError, OptionError, PublicationError, ResourceError, TrainerError
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest, WeightBucket
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.samples import SamplingParams

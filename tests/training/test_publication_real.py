@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 from asyncrl import EnginePlace, RunFacts, TrainerPlace, TrainingBatch, WeightGroup, WeightManifest
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest, PauseMode
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.samples import Completion, SamplingParams

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.errors import OptionError, UserError
-from asyncrl.flags import CommandLine, Flag, scan
+from asyncrl.flags import CommandLine, is_on, scan
 from asyncrl.plugins import discover
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     if line.help:
         print(_help(line))
         return 0
-    as_json = _switch(own)
+    as_json = is_on(own)
     if not line.positionals:
         raise OptionError("which checkpoint?", origin="asyncrl eval", remedy=USAGE.removeprefix("usage: "))
     from asyncrl.evaluation.subject import find_subject
@@ -73,15 +73,6 @@ def _resolve(line: CommandLine, subject: Subject) -> RunConfig:
     if not line.positionals and subject.file is not None:
         line = replace(line, positionals=(str(subject.file),))
     return resolve_line(line, slots=USES)
-
-
-def _switch(flags: Sequence[Flag]) -> bool:
-    if not flags:
-        return False
-    last = flags[-1]
-    if last.value not in (None, "true", "false"):
-        raise OptionError(f"got {last.value!r}, wants true or false", origin=last.shown)
-    return not last.negated and last.value != "false"
 
 
 def _help(line: CommandLine) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.errors import OptionError, UserError
-from asyncrl.flags import CommandLine, Flag, scan
+from asyncrl.flags import CommandLine, Flag, is_on, scan
 from asyncrl.plugins import discover
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     if line.help:
         print(_help(rest))
         return 0
-    as_json = _switch(own["json"])
+    as_json = is_on(own["json"])
     plot = _plot_file(own["plot"])
 
     from asyncrl.simulation.variants import make_variants, refuse_equals
@@ -73,15 +73,6 @@ def _help(line: CommandLine) -> str:
 
     own = f"options of the simulation, or [{SIMULATE}] in the file:\n{option_lines(SimulateOptions, SIMULATE)}"
     return help_text(line, discover(), command="simulate", head=(USAGE, OWN, own))
-
-
-def _switch(flags: Sequence[Flag]) -> bool:
-    if not flags:
-        return False
-    last = flags[-1]
-    if last.value not in (None, "true", "false"):
-        raise OptionError(f"got {last.value!r}, wants true or false", origin=last.shown)
-    return not last.negated and last.value != "false"
 
 
 def _plot_file(flags: Sequence[Flag]) -> Path | None:

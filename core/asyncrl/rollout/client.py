@@ -11,9 +11,8 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import aiohttp
 import numpy as np
@@ -22,29 +21,14 @@ from yarl import URL
 
 from asyncrl.errors import EngineError, EngineFault, RequestFailed
 from asyncrl.rollout.abilities import CURRENT, Abilities, read_abilities
+from asyncrl.rollout.connection import JSON, Connection, words
 from asyncrl.rollout.engine import GenerateRequest, PauseMode, ServerSpec, WeightBucket
 from asyncrl.rollout.loads import Load, Usage, read_load
-from asyncrl.rollout.reply import read_completion
+from asyncrl.rollout.reply import read_completion, read_version
 from asyncrl.samples import Completion
 
-JSON = {"Content-Type": "application/json"}
 ABORT_TIMEOUT = 5.0
 HEALTH_TIMEOUT = 10.0
-
-
-def make_session() -> aiohttp.ClientSession:
-    """Return the one HTTP session that all clients of a process share. Close it after them.
-
-    No limit on connections: the scheduler bounds the requests in flight. Idle connections are given up before a server
-    (5 s for SGLang's) does so, else a request could be sent into a connection that is just being closed.
-    """
-    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=4.0, ttl_dns_cache=300)
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None),
-        read_bufsize=2**18,
-    )
 
 
 class EngineClient:
@@ -53,7 +37,7 @@ class EngineClient:
     Args:
         name: for messages and metrics.
         url: base address, such as ``http://127.0.0.1:30000``.
-        session: from `make_session`, shared by all clients.
+        session: from `make_session` (`asyncrl.rollout.connection`), shared by all clients.
         vocab_size: ids outside [0, vocab_size) are refused before they are sent; one would kill a real server.
         request_timeout: seconds a request may take in all.
         control_timeout: seconds for pause, resume and other short control calls.
@@ -82,7 +66,6 @@ class EngineClient:
         version: int = 0,
     ) -> None:
         self.name = name
-        self.url = url
         self.comparable_digest = comparable_digest
         self.needs_begin_end = needs_begin_end
         self.drops_stale_prefixes = drops_stale_prefixes
@@ -100,9 +83,8 @@ class EngineClient:
         self.control_timeout = control_timeout
         self.update_timeout = update_timeout
         self._vocab_size = vocab_size
-        self._session = session
-        self._base = URL(url)
-        self._generate_url = self._base / "generate"
+        self._connection = Connection(name, url, session)
+        self._generate_url = URL(url) / "generate"
         self._generate_limit = aiohttp.ClientTimeout(total=request_timeout)
         self._busy = 0.0
         self._busy_since = 0.0
@@ -135,6 +117,11 @@ class EngineClient:
         return f"<engine {self.name} at {self.url}>"
 
     @property
+    def url(self) -> str:
+        """Base address of its present server."""
+        return self._connection.url
+
+    @property
     def busy_seconds(self) -> float:
         """Seconds so far with at least one request in flight."""
         return self._busy + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
@@ -149,9 +136,8 @@ class EngineClient:
     def moved(self, url: str) -> None:
         """Another server, started as the former one was, answers at `url`; it serves the weights of its start."""
         self.lost()
-        self.url = url
-        self._base = URL(url)
-        self._generate_url = self._base / "generate"
+        self._connection.url = url
+        self._generate_url = URL(url) / "generate"
 
     # Generation -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +155,7 @@ class EngineClient:
             self._busy_since = time.monotonic()
         self.in_flight += 1
         try:
-            async with self._session.post(
+            async with self._connection.session.post(
                 self._generate_url, data=body, headers=JSON, timeout=self._generate_limit, allow_redirects=False
             ) as response:
                 raw = await response.read()
@@ -179,19 +165,21 @@ class EngineClient:
             raise
         except TimeoutError as cause:
             self._abort_later(rid)
-            raise self._fault(f"a request got no answer within {self.request_timeout:g} s", cause) from cause
+            raise self._connection.fault(f"a request got no answer within {self.request_timeout:g} s", cause) from cause
         except (aiohttp.ClientError, OSError) as cause:
-            raise self._fault(f"a request failed: {_words(cause)}", cause) from cause
+            raise self._connection.fault(f"a request failed: {words(cause)}", cause) from cause
         finally:
             self.in_flight -= 1
             if self.in_flight == 0:
                 self._busy += time.monotonic() - self._busy_since
         if status != 200:
-            raise self._refusal("/generate", status, raw)
+            raise self._connection.refusal("/generate", status, raw)
         try:
             return read_completion(raw, admitted, self.initial_version, request.params.max_new_tokens, self.usage)
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as cause:
-            raise self._fault(f"answered a request with something else than a completion: {_words(cause)}", cause) from cause
+            raise self._connection.fault(
+                f"answered a request with something else than a completion: {words(cause)}", cause
+            ) from cause
 
     def _body(self, request: GenerateRequest, rid: str) -> bytes:
         ids, params = np.ascontiguousarray(request.token_ids, dtype=np.int32), request.params
@@ -224,7 +212,7 @@ class EngineClient:
 
     async def _abort(self, rid: str) -> None:
         with contextlib.suppress(EngineError):  # the server is gone, and the request with it
-            await self._call("/abort_request", {"rid": rid}, ABORT_TIMEOUT)
+            await self._connection.call("/abort_request", {"rid": rid}, ABORT_TIMEOUT)
 
     async def close(self) -> None:
         """Wait for the aborts under way (each has a deadline of a few seconds)."""
@@ -236,7 +224,7 @@ class EngineClient:
         """What the server can do; asked once, within `timeout` seconds if given."""
         if self._abilities is None:
             try:
-                api = await self._call("/openapi.json", None, timeout or self.control_timeout, "GET")
+                api = await self._connection.call("/openapi.json", None, timeout or self.control_timeout, "GET")
                 self._abilities = read_abilities(api)
             except EngineFault:
                 raise
@@ -256,20 +244,18 @@ class EngineClient:
         if not can.pauses:
             return
         self.paused = True
-        await self._call("/pause_generation", {"mode": mode}, self.control_timeout)
-        if (
-            can.cache_keys and mode == "in_place"
-        ):  # requests sent from now on run under the new weights: no prefix of the old ones
-            self._cache_key += 1
+        await self._connection.call("/pause_generation", {"mode": mode}, self.control_timeout)
+        if can.cache_keys and mode == "in_place":
+            self._cache_key += 1  # requests sent from now on run under the new weights: no prefix of the old ones
 
     async def resume(self) -> None:
-        await self._call("/continue_generation", {}, self.control_timeout)
+        await self._connection.call("/continue_generation", {}, self.control_timeout)
         self.paused = False
 
     async def load_from_disk(self, path: os.PathLike[str], version: int, *, flush_cache: bool) -> None:
         """Replace the weights by those of a Hugging Face directory. The caller pauses first: without a pause the server would
         wait for its running requests."""
-        await self._call(
+        await self._connection.call(
             "/update_weights_from_disk",
             {
                 "model_path": os.fspath(path),
@@ -290,7 +276,7 @@ class EngineClient:
                 origin=self.name,
                 remedy="use publish_method = disk, or SGLang 0.5.6 or newer",
             )
-        await self._call(
+        await self._connection.call(
             "/init_weights_update_group",
             {
                 "master_address": address,
@@ -305,16 +291,16 @@ class EngineClient:
 
     async def leave_weight_group(self, name: str) -> None:
         if (await self.abilities()).leaves_groups:
-            await self._call("/destroy_weights_update_group", {"group_name": name}, self.control_timeout)
+            await self._connection.call("/destroy_weights_update_group", {"group_name": name}, self.control_timeout)
 
     async def begin_update(self) -> None:
         await self.abilities()
         if self.needs_begin_end:
-            await self._call("/begin_weight_update", {}, self.control_timeout)
+            await self._connection.call("/begin_weight_update", {}, self.control_timeout)
 
     async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool) -> None:
         """Receive one bucket; the sender must broadcast its tensors in the same order at the same time."""
-        await self._call(
+        await self._connection.call(
             "/update_weights_from_distributed",
             {
                 "names": bucket.names,
@@ -330,7 +316,7 @@ class EngineClient:
 
     async def end_update(self) -> None:
         if self.needs_begin_end:
-            await self._call("/end_weight_update", {}, self.control_timeout)
+            await self._connection.call("/end_weight_update", {}, self.control_timeout)
 
     async def digest(self) -> str:
         """Checksum of the weights that are served: the server's own digest, or one over all that it reports; '' from an old server
@@ -338,7 +324,7 @@ class EngineClient:
         if not (await self.abilities()).checksums:
             return ""
         try:
-            reply = await self._call("/weights_checker", {"action": "checksum"}, self.update_timeout)
+            reply = await self._connection.call("/weights_checker", {"action": "checksum"}, self.update_timeout)
         except EngineFault:
             raise
         except EngineError as error:
@@ -356,22 +342,22 @@ class EngineClient:
 
     async def served_version(self) -> int | None:
         """The version the server says it serves; None if its label is not one of ours."""
-        return self._version_of(await self._info(self.control_timeout))
+        return read_version((await self._info(self.control_timeout)).get("weight_version"), self.initial_version)
 
     async def set_version_label(self, version: int) -> None:
         """Label the weights, aborting nothing (the server's default would abort everything in flight)."""
         if (await self.abilities()).labels:
-            await self._call(
+            await self._connection.call(
                 "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}, self.control_timeout
             )
 
     async def flush_cache(self) -> None:
         """Drop cached prefixes; the server waits up to 20 s for a moment without running requests, else refuses."""
-        await self._call("/flush_cache?timeout=20", {}, self.control_timeout)
+        await self._connection.call("/flush_cache?timeout=20", {}, self.control_timeout)
 
     async def abort_all(self) -> None:
         """End every request in flight with what it has."""
-        await self._call("/abort_request", {"rid": "", "abort_all": True}, self.control_timeout)
+        await self._connection.call("/abort_request", {"rid": "", "abort_all": True}, self.control_timeout)
 
     async def look(self) -> dict[str, Any]:
         """Return what the server says of itself; raises `EngineError` when it does not answer.
@@ -385,7 +371,7 @@ class EngineClient:
         if not (await self.abilities()).loads:
             return None
         try:
-            return read_load(await self._call("/v1/loads", None, HEALTH_TIMEOUT, "GET"))
+            return read_load(await self._connection.call("/v1/loads", None, HEALTH_TIMEOUT, "GET"))
         except (LookupError, TypeError, ValueError):
             return None
 
@@ -405,57 +391,8 @@ class EngineClient:
             return False
         if self.paused:
             return self.alive
-        return not self.unfit and self._version_of(info) in (None, self.version)
+        return not self.unfit and read_version(info.get("weight_version"), self.initial_version) in (None, self.version)
 
     async def _info(self, timeout: float) -> dict[str, Any]:
         path = (await self.abilities(timeout)).info_path
-        return await self._call(path, None, timeout, "GET")
-
-    def _version_of(self, info: Mapping[str, Any]) -> int | None:
-        label = info.get("weight_version")
-        if label == "default":
-            return self.initial_version
-        return int(label) if isinstance(label, int | str) and str(label).isdigit() else None
-
-    async def _call(
-        self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST"] = "POST"
-    ) -> dict[str, Any]:
-        """Make one control call; a server's JSON object or plain text comes back as a dict."""
-        data = None if body is None else orjson.dumps(body)
-        try:
-            async with self._session.request(
-                method, f"{self.url}{path}", data=data, headers=JSON, timeout=aiohttp.ClientTimeout(total=timeout)
-            ) as response:
-                raw = await response.read()
-                status = response.status
-        except TimeoutError as cause:
-            raise self._fault(f"{path} got no answer within {timeout:g} s", cause) from cause
-        except (aiohttp.ClientError, OSError) as cause:
-            raise self._fault(f"{path} failed: {_words(cause)}", cause) from cause
-        if status != 200:
-            raise self._refusal(path, status, raw)
-        try:
-            reply = orjson.loads(raw)
-        except ValueError:
-            return {"message": raw.decode(errors="replace")}
-        if not isinstance(reply, dict):
-            return {"message": reply}
-        if reply.get("success") is False:
-            raise EngineError(f"{path} was refused: {reply.get('message', reply)}", origin=self.name)
-        return reply
-
-    def _fault(self, message: str, cause: BaseException) -> EngineFault:
-        fault = EngineFault(message, origin=self.name)
-        fault.unreachable = isinstance(cause, aiohttp.ClientConnectorError | ConnectionRefusedError)
-        return fault
-
-    def _refusal(self, path: str, status: int, raw: bytes) -> EngineError:
-        told = raw[:500].decode(errors="replace").strip() or "no message"
-        if status >= 500 or status in (408, 429):
-            return EngineFault(f"{path} answered {status}: {told}", origin=self.name)
-        kind = RequestFailed if path == "/generate" else EngineError
-        return kind(f"{path} was refused with {status}: {told}", origin=self.name)
-
-
-def _words(cause: BaseException) -> str:
-    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        return await self._connection.call(path, None, timeout, "GET")

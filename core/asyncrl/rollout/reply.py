@@ -67,21 +67,22 @@ def _spans(meta: dict[str, Any], count: int, admitted: int, initial_version: int
         return ()
     told = meta.get("weight_versions")
     if told and len(told) == 1:  # nearly always
-        version = _version(told[0]["version"], initial_version)
+        version = read_version(told[0]["version"], initial_version)
         if version is not None and told[0]["start"] == 0 and told[0]["end"] >= count:
             return ((version, count),)
     elif told:
-        parts = [(_version(part["version"], initial_version), part["start"], part["end"]) for part in told]
+        parts = [(read_version(part["version"], initial_version), part["start"], part["end"]) for part in told]
         starts = [start for _, start, _ in parts]
         ends = [end for _, _, end in parts]
         known = all(version is not None for version, _, _ in parts)
         if known and starts == [0, *ends[:-1]] and min(end - start for _, start, end in parts) >= 0 and ends[-1] >= count:
             return merge_spans((version or 0, min(end, count) - start) for version, start, end in parts)
-    label = _version(meta.get("weight_version"), initial_version)
+    label = read_version(meta.get("weight_version"), initial_version)
     return ((admitted if label is None else min(label, admitted), count),)
 
 
-def _version(label: object, initial_version: int) -> int | None:
+def read_version(label: object, initial_version: int) -> int | None:
+    """Return the version in a server's label; None if it is not one of ours."""
     if label == "default":
         return initial_version
     return int(label) if isinstance(label, int | str) and str(label).isdigit() else None

@@ -18,7 +18,7 @@ from asyncrl.hookspecs import PROCESSES
 from asyncrl.host import Host
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
-from asyncrl.rollout.client import make_session
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import Generates
 from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.metrics import RolloutMetrics

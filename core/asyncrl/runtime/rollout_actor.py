@@ -20,7 +20,8 @@ from asyncrl.hookspecs import PROCESSES
 from asyncrl.host import Host
 from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.loads import EngineLoads
 from asyncrl.rollout.plugin_states import plugin_states, restore_plugins
 from asyncrl.rollout.pool import EnginePool
@@ -147,7 +148,7 @@ class RolloutActor:
         self._service.trained(step)
 
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
-        """Run the eval backend on one checkpoint, submission paused if it uses the rollout engines."""
+        """Run an eval backend that uses the rollout engines on one checkpoint, submission paused meanwhile."""
         sets = RunEvalSets(
             self._eval_sets,
             self._pool,
@@ -156,14 +157,11 @@ class RolloutActor:
             max_concurrent_samples=self._facts.max_concurrent_samples,
             shown_samples=self._eval_samples,
         )
-        shares_engines = self._host.plugin("eval").uses_rollout_engines
-        if shares_engines:
-            await self._service.pause_submission()
+        await self._service.pause_submission()
         try:
             return await ask_backend(self._host, checkpoint, sets)
         finally:
-            if shares_engines:
-                self._service.resume_submission()
+            self._service.resume_submission()
 
     async def weights(self, call: str, *arguments: Any) -> Any:
         """Call a method of `EngineWeights`, the engines' side of a publication."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from asyncrl.authoring import RunFacts
 from asyncrl.rollout.schedule import LoadView
 from asyncrl.testing.groups import make_group
 
@@ -63,26 +61,6 @@ GROUPS = st.builds(
     tokens=st.integers(1, 20),
 )
 """Groups of four samples as they may reach the gate; rewards are often all alike."""
-
-
-def idle_load(run: RunFacts, **changes: Any) -> LoadView:
-    """Return the load of a run that has just begun, nothing started, with these fields changed."""
-    idle = LoadView(
-        group_size=run.group_size,
-        batch_size=run.batch_size,
-        max_concurrent_samples=run.max_concurrent_samples,
-        samples_in_flight=0,
-        groups_in_flight=0,
-        groups_buffered=0,
-        groups_in_batch=0,
-        groups_trained=0,
-        groups_issued=0,
-        trainer_waiting=False,
-        version=0,
-        steps_left=run.steps,
-        batches_to_deadline=run.steps,
-    )
-    return replace(idle, **changes)
 
 
 @st.composite

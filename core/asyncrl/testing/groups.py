@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,10 @@ def _same_sample(one: Sample, other: Sample) -> bool:
     )
 
 
-def idle_load(run: RunFacts) -> LoadView:
-    """Return the load of a run that has just begun: nothing is in flight and the trainer waits for its first batch."""
-    return LoadView(
+def idle_load(run: RunFacts, **changes: Any) -> LoadView:
+    """Return the load of a run that has just begun, with these fields changed: nothing is in flight, and the trainer waits for its
+    first batch."""
+    idle = LoadView(
         group_size=run.group_size,
         batch_size=run.batch_size,
         max_concurrent_samples=run.max_concurrent_samples,
@@ -87,3 +89,4 @@ def idle_load(run: RunFacts) -> LoadView:
         steps_left=run.steps,
         batches_to_deadline=run.steps,
     )
+    return replace(idle, **changes)

@@ -15,7 +15,8 @@ import pytest
 
 from asyncrl.authoring import RunFacts
 from asyncrl.host import Host
-from asyncrl.rollout.client import EngineClient, make_session
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import EnginePlace, ServerSpec
 from asyncrl.runtime import child
 from asyncrl.testing.models import altered_copy, vocab_size

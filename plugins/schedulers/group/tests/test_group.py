@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from asyncrl import PluginOptions, RunFacts
-from asyncrl.testing.cases import idle_load
+from asyncrl.testing.groups import idle_load
 from asyncrl_group import GroupScheduler
 
 RUN = RunFacts(batch_size=3, group_size=4, max_concurrent_samples=16, steps=5)

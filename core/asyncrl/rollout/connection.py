@@ -1,0 +1,94 @@
+"""The HTTP side of one engine: its address, control calls, and what a failure of one says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+
+from asyncrl.errors import EngineError, EngineFault, RequestFailed
+
+JSON = {"Content-Type": "application/json"}
+
+
+def make_session() -> aiohttp.ClientSession:
+    """Return the one HTTP session that all clients of a process share. Close it after them.
+
+    No limit on connections: the scheduler bounds the requests in flight. Idle connections are given up before a server
+    (5 s for SGLang's) does so, else a request could be sent into a connection that is just being closed.
+    """
+    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=4.0, ttl_dns_cache=300)
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        read_bufsize=2**18,
+    )
+
+
+class Connection:
+    """One server's address.
+
+    Args:
+        name: of the engine, for messages.
+        url: base address, such as ``http://127.0.0.1:30000``.
+        session: from `make_session`.
+    """
+
+    def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
+        self.name = name
+        self.url = url
+        self.session = session
+
+    async def call(
+        self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST"] = "POST"
+    ) -> dict[str, Any]:
+        """Make one control call; a server's JSON object or plain text comes back as a dict.
+
+        Raises:
+            EngineFault: no answer, or one that another try may cure.
+            EngineError: the server refused.
+        """
+        data = None if body is None else orjson.dumps(body)
+        try:
+            async with self.session.request(
+                method, f"{self.url}{path}", data=data, headers=JSON, timeout=aiohttp.ClientTimeout(total=timeout)
+            ) as response:
+                raw = await response.read()
+                status = response.status
+        except TimeoutError as cause:
+            raise self.fault(f"{path} got no answer within {timeout:g} s", cause) from cause
+        except (aiohttp.ClientError, OSError) as cause:
+            raise self.fault(f"{path} failed: {words(cause)}", cause) from cause
+        if status != 200:
+            raise self.refusal(path, status, raw)
+        try:
+            reply = orjson.loads(raw)
+        except ValueError:
+            return {"message": raw.decode(errors="replace")}
+        if not isinstance(reply, dict):
+            return {"message": reply}
+        if reply.get("success") is False:
+            raise EngineError(f"{path} was refused: {reply.get('message', reply)}", origin=self.name)
+        return reply
+
+    def fault(self, message: str, cause: BaseException) -> EngineFault:
+        """Return the error for a call that got no answer."""
+        fault = EngineFault(message, origin=self.name)
+        fault.unreachable = isinstance(cause, aiohttp.ClientConnectorError | ConnectionRefusedError)
+        return fault
+
+    def refusal(self, path: str, status: int, raw: bytes) -> EngineError:
+        """Return the error for an answer with another status than 200."""
+        told = raw[:500].decode(errors="replace").strip() or "no message"
+        if status >= 500 or status in (408, 429):
+            return EngineFault(f"{path} answered {status}: {told}", origin=self.name)
+        kind = RequestFailed if path == "/generate" else EngineError
+        return kind(f"{path} was refused with {status}: {told}", origin=self.name)
+
+
+def words(cause: BaseException) -> str:
+    """Return an error in words, with its class."""
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
