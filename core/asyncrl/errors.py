@@ -21,6 +21,7 @@ AsyncrlError                    1  anything below; catch this to catch all
 │   ├── PublicationError           new weights did not reach an engine, or were not what was sent
 │   ├── TrainerError               a training step failed
 │   ├── CheckpointError            a checkpoint could not be written or read
+│   ├── ActorLost                  the process of a Ray actor died
 │   ├── DeadlineExceeded           a wait reached its deadline
 │   └── Stopped                    a loop that another one waits for has ended
 └── EvalSkip                       raised by an eval backend: this point ends as a skip with the reason
@@ -145,6 +146,10 @@ class TrainerError(RunError):
 
 
 class CheckpointError(RunError):
+    pass
+
+
+class ActorLost(RunError):
     pass
 
 

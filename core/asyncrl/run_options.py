@@ -148,6 +148,11 @@ class RunOptions(BaseModel):
     max_engine_restarts: int = Field(
         3, ge=0, description="How often each engine's server is started again after it died or hung; 0 is never."
     )
+    max_restarts: int = Field(
+        3,
+        ge=0,
+        description="How often in all a run makes its rollout actor or its trainer anew after a process of theirs died; 0 is never.",
+    )
     wait_warning: float = Field(30.0, gt=0, description="Seconds after which a wait says what it waits for, again and again.")
 
     @property

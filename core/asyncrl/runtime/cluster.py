@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from asyncrl.errors import AsyncrlError, DeadlineExceeded, ResourceError, RunError
+from asyncrl.errors import ActorLost, AsyncrlError, DeadlineExceeded, ResourceError, RunError
 from asyncrl.rollout.engine import EngineNeeds
 from asyncrl.rollout.patience import Wait
 
@@ -154,7 +154,8 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
 
     Raises:
         AsyncrlError: what the actor raised, itself.
-        RunError: the actor died, or raised something that is no `AsyncrlError`; the cause is chained.
+        ActorLost: its process died.
+        RunError: it raised something that is no `AsyncrlError`; the cause is chained.
         DeadlineExceeded: no answer within `timeout` seconds.
     """
     wait = Wait(WARN_SECONDS, lambda seconds: log.warning("still waiting for %s (%.0f s)", what, seconds))
@@ -169,7 +170,7 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
         raise RunError(f"{what} failed: {type(cause).__name__}: {cause}") from error
     except RayActorError as error:
         log.debug("%s", error)
-        raise RunError(f"{what}: its process died (killed, or out of memory)") from error
+        raise ActorLost(f"{what}: its process died (killed, or out of memory)") from error
     except (TimeoutError, GetTimeoutError):
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
     finally:
