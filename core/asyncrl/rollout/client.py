@@ -8,23 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import os
-import time
 from dataclasses import replace
 from typing import Any, Self
 
 import aiohttp
-import numpy as np
 import orjson
-from yarl import URL
 
-from asyncrl.errors import EngineError, EngineFault, RequestFailed
+from asyncrl.errors import EngineError, EngineFault
 from asyncrl.rollout.abilities import CURRENT, Abilities, read_abilities
-from asyncrl.rollout.connection import JSON, Connection, words
+from asyncrl.rollout.connection import Connection
 from asyncrl.rollout.engine import GenerateRequest, PauseMode, ServerSpec, WeightBucket
 from asyncrl.rollout.loads import Load, Usage, read_load
-from asyncrl.rollout.reply import read_completion, read_version
+from asyncrl.rollout.reply import read_version
+from asyncrl.rollout.sender import Sender
 from asyncrl.samples import Completion
 
 ABORT_TIMEOUT = 5.0
@@ -73,25 +70,22 @@ class EngineClient:
         self.weight_ranks = weight_ranks
         self.version = version
         self.initial_version = version
-        self.in_flight = 0
         self.life = 0  # of its server: whatever was done in an earlier one is lost
         self.alive = True
         self.paused = False
-        self.usage = Usage()
         self.unfit = False  # its weights are old or half updated: no requests until an update succeeds
-        self.request_timeout = request_timeout
         self.control_timeout = control_timeout
         self.update_timeout = update_timeout
-        self._vocab_size = vocab_size
         self._connection = Connection(name, url, session)
-        self._generate_url = URL(url) / "generate"
-        self._generate_limit = aiohttp.ClientTimeout(total=request_timeout)
-        self._busy = 0.0
-        self._busy_since = 0.0
-        self._serial = itertools.count()
-        self._rid_prefix = f"{os.urandom(6).hex()}-"
+        self._sender = Sender(
+            self._connection,
+            vocab_size=vocab_size,
+            request_timeout=request_timeout,
+            takes_seeds=takes_seeds,
+            abort=self.abort,
+        )
         self._abilities: Abilities | None = None
-        self._cache_key = 0  # of requests sent now; 0 is the server's own
+        self.cache_key = 0  # of requests sent now; 0 is the server's own
         self._aborts: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -122,9 +116,19 @@ class EngineClient:
         return self._connection.url
 
     @property
+    def in_flight(self) -> int:
+        """Requests that were sent and not answered."""
+        return self._sender.in_flight
+
+    @property
     def busy_seconds(self) -> float:
         """Seconds so far with at least one request in flight."""
-        return self._busy + (time.monotonic() - self._busy_since if self.in_flight else 0.0)
+        return self._sender.busy_seconds
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the prompts that it answered."""
+        return self._sender.usage
 
     # Another server -------------------------------------------------------------------------------------------------
 
@@ -137,7 +141,6 @@ class EngineClient:
         """Another server, started as the former one was, answers at `url`; it serves the weights of its start."""
         self.lost()
         self._connection.url = url
-        self._generate_url = URL(url) / "generate"
 
     # Generation -----------------------------------------------------------------------------------------------------
 
@@ -148,64 +151,12 @@ class EngineClient:
             RequestFailed: the request itself is wrong; no engine would take it.
             EngineFault: the engine failed, answered with something else than a completion, or not in time.
         """
-        admitted = self.version
-        rid = f"{self._rid_prefix}{next(self._serial)}"
-        body = self._body(request, rid)
-        if self.in_flight == 0:
-            self._busy_since = time.monotonic()
-        self.in_flight += 1
-        try:
-            async with self._connection.session.post(
-                self._generate_url, data=body, headers=JSON, timeout=self._generate_limit, allow_redirects=False
-            ) as response:
-                raw = await response.read()
-                status = response.status
-        except asyncio.CancelledError:
-            self._abort_later(rid)
-            raise
-        except TimeoutError as cause:
-            self._abort_later(rid)
-            raise self._connection.fault(f"a request got no answer within {self.request_timeout:g} s", cause) from cause
-        except (aiohttp.ClientError, OSError) as cause:
-            raise self._connection.fault(f"a request failed: {words(cause)}", cause) from cause
-        finally:
-            self.in_flight -= 1
-            if self.in_flight == 0:
-                self._busy += time.monotonic() - self._busy_since
-        if status != 200:
-            raise self._connection.refusal("/generate", status, raw)
-        try:
-            return read_completion(raw, admitted, self.initial_version, request.params.max_new_tokens, self.usage)
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as cause:
-            raise self._connection.fault(
-                f"answered a request with something else than a completion: {words(cause)}", cause
-            ) from cause
+        return await self._sender.send(
+            request, admitted=self.version, initial_version=self.initial_version, cache_key=self.cache_key
+        )
 
-    def _body(self, request: GenerateRequest, rid: str) -> bytes:
-        ids, params = np.ascontiguousarray(request.token_ids, dtype=np.int32), request.params
-        if len(ids) == 0:
-            raise RequestFailed("a prompt is empty", origin=self.name)
-        if np.maximum.reduce(ids.view(np.uint32)) >= self._vocab_size:  # a negative id is a huge one here
-            bad = int(ids.min()) if ids.min() < 0 else int(ids.max())
-            raise RequestFailed(f"token id {bad} is outside the vocabulary of {self._vocab_size}", origin=self.name)
-        sampling: dict[str, Any] = {
-            "max_new_tokens": params.max_new_tokens,
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k,
-        }
-        if params.stop_token_ids:
-            sampling["stop_token_ids"] = list(params.stop_token_ids)
-        if params.ignore_eos:
-            sampling["ignore_eos"] = True
-        if self.takes_seeds and request.seed >= 0:
-            sampling["sampling_seed"] = request.seed
-        body: dict[str, Any] = {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}
-        if self._cache_key:
-            body["extra_key"] = str(self._cache_key)
-        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-    def _abort_later(self, rid: str) -> None:
+    def abort(self, rid: str) -> None:
+        """Have the server end a request, if it has it; in the background."""
         task = asyncio.get_running_loop().create_task(self._abort(rid))
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
@@ -246,7 +197,7 @@ class EngineClient:
         self.paused = True
         await self._connection.call("/pause_generation", {"mode": mode}, self.control_timeout)
         if can.cache_keys and mode == "in_place":
-            self._cache_key += 1  # requests sent from now on run under the new weights: no prefix of the old ones
+            self.cache_key += 1  # requests sent from now on run under the new weights: no prefix of the old ones
 
     async def resume(self) -> None:
         await self._connection.call("/continue_generation", {}, self.control_timeout)
