@@ -143,8 +143,12 @@ class Engine(Protocol):
 
     name: str
     version: int
-    in_flight: int
     alive: bool
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and not answered."""
+        ...
 
     @property
     def busy_seconds(self) -> float:

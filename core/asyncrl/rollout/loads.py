@@ -38,7 +38,11 @@ class Loaded(Protocol):
 
     name: str
     alive: bool
-    usage: Usage
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the prompts that it answered."""
+        ...
 
     async def load(self) -> Load | None:
         """None where the server doesn't tell. Raises `EngineError`."""
