@@ -307,7 +307,9 @@ def test_a_configuration_written_as_toml_is_read_back_the_same(
 
 
 def test_the_written_file_names_every_option(place: Place) -> None:
-    text = place.resolve(None, "--max-concurrent-samples", "64", "--model", "m", "--name", "first").to_toml()
+    text = place.resolve(
+        None, "--max-concurrent-samples", "64", "--max-sample-tokens", "999", "--model", "m", "--name", "first"
+    ).to_toml()
     assert set(RunOptions.model_fields) - {"name"} <= {line.split(" = ")[0] for line in text.splitlines()}
     assert "# Unset: trainer.limit, trainer.token" in text
 

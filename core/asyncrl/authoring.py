@@ -38,6 +38,7 @@ class RunFacts:
     """What every plugin may know of the run. Crosses process boundaries.
 
     `synchronous` is whether the scheduler trains only on samples of the version about to be improved (`lockstep`).
+    `max_sample_tokens` 0 stands for `max_new_tokens`, see `token_limit`; `buffer_bytes` 0 for no limit.
     Empty `model` stands for the task's own model until it is known; empty `run_dir` for a run that has none (a simulation, a test).
     """
 
@@ -51,6 +52,8 @@ class RunFacts:
     top_p: float = 1.0
     top_k: int = -1
     max_new_tokens: int = 256
+    max_sample_tokens: int = 0
+    buffer_bytes: int = 0
     max_retries: int = 3
     on_unused: str = "drop"
     synchronous: bool = False
@@ -62,6 +65,11 @@ class RunFacts:
     cache_dir: str = ""
     run_dir: str = ""
     trace_hooks: bool = False
+
+    @property
+    def token_limit(self) -> int:
+        """Most tokens of a sample after its prompt."""
+        return self.max_sample_tokens or self.max_new_tokens
 
     @property
     def cache_path(self) -> Path:

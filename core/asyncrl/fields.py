@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, ByteSize, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
@@ -20,6 +20,7 @@ _NAMES: dict[Any, str] = {
     bool: "true or false",
     str: "text",
     Path: "path",
+    ByteSize: "bytes",
     SecretStr: "secret text",
     SecretBytes: "secret text",
     Any: "anything",

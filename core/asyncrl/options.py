@@ -82,6 +82,8 @@ class RunConfig:
             top_p=core.top_p,
             top_k=core.top_k,
             max_new_tokens=core.max_new_tokens,
+            max_sample_tokens=core.max_sample_tokens or 0,
+            buffer_bytes=core.buffer_bytes,
             max_retries=core.max_retries,
             on_unused=core.on_unused,
             synchronous=any(getattr(kind, "synchronous", False) for kind in self.classes if kind.slot == "scheduler"),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
 
 class Contradiction(ValueError):
@@ -69,6 +69,17 @@ class RunOptions(BaseModel):
         -1, ge=-1, description="Sample from this many most probable tokens; -1 is off."
     )
     max_new_tokens: int = Field(256, ge=1, description="Most tokens a completion may have.")
+    max_sample_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens a sample may have after its prompt, over all of its turns; a longer one is cut there and counted. None is "
+        "max_new_tokens.",
+    )
+    buffer_bytes: ByteSize = Field(
+        ByteSize(0),
+        description="Memory that the finished groups in the buffer may take, such as 2GiB, beside the buffer's own capacity in groups; "
+        "0 is no limit.",
+    )
     on_unused: Literal["drop", "retry"] = Field(
         "drop", description="What happens to the prompt of an aborted or stale group: dropped, or issued again."
     )
@@ -167,6 +178,12 @@ class RunOptions(BaseModel):
                 f"max_concurrent_samples = {self.concurrency} cannot hold one group of group_size = {self.group_size} samples",
                 options=("max_concurrent_samples", "group_size"),
                 remedy=f"max_concurrent_samples must be at least {self.group_size}",
+            )
+        if self.max_sample_tokens is not None and self.max_sample_tokens < self.max_new_tokens:
+            raise Contradiction(
+                f"max_sample_tokens = {self.max_sample_tokens} cuts what max_new_tokens = {self.max_new_tokens} has generated",
+                options=("max_sample_tokens", "max_new_tokens"),
+                remedy=f"max_sample_tokens must be at least {self.max_new_tokens}",
             )
         if self.on_unused == "retry" and self.max_retries == 0:
             raise Contradiction(

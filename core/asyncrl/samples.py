@@ -36,6 +36,17 @@ def full_mask(length: int) -> NDArray[np.bool_]:
     return mask
 
 
+def cut_spans(spans: Spans, length: int) -> Spans:
+    """Return the spans of the first `length` tokens."""
+    kept: list[tuple[int, int]] = []
+    for version, count in spans:
+        if length <= 0:
+            break
+        kept.append((version, min(count, length)))
+        length -= count
+    return tuple(kept)
+
+
 def merge_spans(parts: Iterable[tuple[int, int]]) -> Spans:
     """Join neighbouring spans of one version and leave out empty ones."""
     merged: list[tuple[int, int]] = []
@@ -134,6 +145,20 @@ class Sample:
         """Whether it may be trained on."""
         return self.status is Status.COMPLETED or self.status is Status.TRUNCATED
 
+    def cut(self, length: int) -> Sample:
+        """Return its first `length` tokens as a sample that was truncated, in memory of its own; the sample itself if it has no more."""
+        if len(self.token_ids) <= length:
+            return self
+        return Sample(
+            self.token_ids[:length].copy(),
+            self.logprobs[:length].copy(),
+            self.loss_mask[:length].copy(),
+            cut_spans(self.spans, length),
+            Status.TRUNCATED if self.usable else self.status,
+            self.reward,
+            self.reason,
+        )
+
     @property
     def oldest_version(self) -> int:
         """Oldest version of any trained token; of any token when none is trained; -1 for an empty sample."""
@@ -179,6 +204,12 @@ class Group:
                     known = version
             self.__dict__["_oldest"] = known
         return known
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Memory of its arrays."""
+        arrays = [each for one in self.samples for each in (one.token_ids, one.logprobs, one.loss_mask)]
+        return self.prompt.token_ids.nbytes + sum(each.nbytes for each in arrays)
 
     @cached_property
     def num_tokens(self) -> int:

@@ -174,6 +174,7 @@ class Gate:
         """Write the gauges and waits; cheap at any size."""
         metrics = self._metrics
         metrics.buffer_size.set(self.store.size)
+        metrics.buffer_bytes.set(self.store.bytes)
         metrics.groups_waiting.set(len(self.waiting))
         if rewards := self._rewards:
             metrics.reward.observe_sum(len(rewards), sum(rewards), min(rewards), max(rewards))
@@ -262,7 +263,10 @@ class Gate:
         return ""
 
     def _stored(self, group: Group) -> bool:
-        outcome = self.store.put(group)
+        limit, store = self._facts.buffer_bytes, self.store
+        if limit and store.size and store.bytes + group.num_bytes > limit:  # alone, a group of any size may enter
+            return False
+        outcome = store.put(group)
         for evicted in outcome.evicted:
             self.drop(evicted.prompt_id, "evicted", evicted)
         return outcome.stored
@@ -337,10 +341,11 @@ class Gate:
 
     def _producer_waits(self, seconds: float) -> None:
         log.warning(
-            "%d finished groups have waited %.0f s for room in the buffer (%d groups, %s), and no new ones are started; %s",
+            "%d finished groups have waited %.0f s for room in the buffer (%d groups, %s%s), and no new ones are started; %s",
             len(self.waiting),
             seconds,
             self.store.size,
             self.store.owner,
+            f", {self.store.bytes:,} of buffer_bytes = {limit:,}" if (limit := self._facts.buffer_bytes) else "",
             "the trainer waits too: the buffer gives it none" if self.trainer_waiting else "the trainer is busy",
         )

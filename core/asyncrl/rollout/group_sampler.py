@@ -41,6 +41,7 @@ class GroupSampler:
         score: the task's hook, called as ``score(prompt=…, sample=…)``.
         metrics: where failures and retries are counted.
         discarded: called with (tokens, reason) for each sample that is thrown away and generated again.
+        cut: returns a sample as it is trained, before it is scored: what is cut off must not earn a reward.
         seed: the run's.
     """
 
@@ -54,6 +55,7 @@ class GroupSampler:
         max_retries: int,
         metrics: RolloutMetrics,
         discarded: Discarded = lambda tokens, reason: None,
+        cut: Callable[[Prompt, Sample], Sample] = lambda prompt, sample: sample,
         seed: int = 0,
     ) -> None:
         self.group_size = group_size
@@ -63,6 +65,7 @@ class GroupSampler:
         self._max_retries = max_retries
         self._metrics = metrics
         self._discarded = discarded
+        self._cut = cut
         self._seed = seed
         self._warned: set[str] = set()
 
@@ -80,6 +83,7 @@ class GroupSampler:
         trained on is not scored."""
         if not sample.usable:
             return sample
+        sample = self._cut(prompt, sample)
         try:
             score = await self._score(prompt=prompt, sample=sample)
         except FATAL:

@@ -10,6 +10,7 @@ class RolloutMetrics(MetricSet):
 
     # Is rollout or training the bottleneck?
     buffer_size = Gauge("Finished groups in the buffer", unit="groups")
+    buffer_bytes = Gauge("Memory of the finished groups in the buffer", unit="bytes")
     groups_waiting = Gauge("Finished groups that wait at a full buffer", unit="groups")
     groups_in_flight = Gauge("Groups that are being produced", unit="groups")
     samples_in_flight = Gauge("Samples that an engine or a scorer works on", unit="samples")
@@ -32,6 +33,7 @@ class RolloutMetrics(MetricSet):
     length_dropped = Distribution("Tokens of a sample that was thrown away", unit="tokens")
     sample_failures = Counter("Samples that failed or were aborted, before any retry", unit="samples", label="reason")
     sample_retries = Counter("Samples generated again alone", unit="samples", label="reason")
+    samples_cut = Counter("Samples that had grown beyond max_sample_tokens and were cut there", unit="samples")
     score_failures = Counter("Scorings that gave no answer and counted as reward 0", unit="samples", label="reason")
 
     # What is learned from?

@@ -13,6 +13,7 @@ from asyncrl.rollout.claims import Claims
 from asyncrl.rollout.gate import Gate
 from asyncrl.rollout.sampler import Sampler
 from asyncrl.rollout.schedule import LoadView
+from asyncrl.rollout.token_limit import TokenLimit
 from asyncrl.samples import Group, Prompt, Sample
 
 log = logging.getLogger("asyncrl")
@@ -30,7 +31,9 @@ class ProducerLoop:
         started: whether `start` was called.
     """
 
-    def __init__(self, host: Host, ledger: Ledger, gate: Gate, claims: Claims, sampler: Sampler, facts: RunFacts) -> None:
+    def __init__(
+        self, host: Host, ledger: Ledger, gate: Gate, claims: Claims, sampler: Sampler, limit: TokenLimit, facts: RunFacts
+    ) -> None:
         self.samples_in_flight = 0
         self.groups_running = 0
         self.version = 0
@@ -42,6 +45,7 @@ class ProducerLoop:
         self._gate = gate
         self._claims = claims
         self._sampler = sampler
+        self._limit = limit
         self._facts = facts
         self._most_before_start = facts.max_concurrent_samples - facts.group_size
         self._produce = host.one("produce")
@@ -165,6 +169,7 @@ class ProducerLoop:
         try:
             group = await self._produce(prompt=prompt, sampler=self._sampler, done=running.done)
             self._check(group, prompt, running.left)
+            group = self._limit.cut_group(group)
         except RequestFailed as error:
             log.warning("prompt %d: %s", prompt.prompt_id, error)
             fault = f"request_failed: {error}"
@@ -226,5 +231,5 @@ class _Running:
             owner = loop._host.owner("produce")
             raise PluginFailed(f"{owner}, prompt {self._prompt_id}: it called done for more samples than group_size")
         loop.samples_in_flight -= 1
-        loop._ledger.generated(self._prompt_id, len(sample.token_ids))
+        loop._ledger.generated(self._prompt_id, min(len(sample.token_ids), loop._limit.most))  # the rest will be cut off
         loop.wake()

@@ -18,6 +18,7 @@ from asyncrl.rollout.gate import Gate
 from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.producer_loop import ProducerLoop
+from asyncrl.rollout.token_limit import TokenLimit
 from asyncrl.samples import SamplingParams
 from asyncrl.training.batch import flatten
 from asyncrl.training.interfaces import TrainingBatch
@@ -56,6 +57,7 @@ class RolloutService:
         self._stop_timeout = stop_timeout
         self._score = host.one("score_sample")
         params = SamplingParams(facts.max_new_tokens, facts.temperature, facts.top_p, facts.top_k)
+        limit = TokenLimit(facts.token_limit, self.metrics, self.ledger.discarded, host.owner("produce"))
         sampler = GroupSampler(
             pool,
             self._score,
@@ -64,11 +66,12 @@ class RolloutService:
             max_retries=facts.max_retries,
             metrics=self.metrics,
             discarded=self.ledger.discarded,
+            cut=limit.cut,
             seed=facts.seed,
         )
         self._claims = Claims(host, facts)
         self._gate = Gate(host, self.ledger, self._claims, facts, self.metrics, on_unused=on_unused, wait_warning=wait_warning)
-        self._loop = ProducerLoop(host, self.ledger, self._gate, self._claims, sampler, facts)
+        self._loop = ProducerLoop(host, self.ledger, self._gate, self._claims, sampler, limit, facts)
         self._batches = Batches(host, self.ledger, self.metrics, params, make_batch)
 
     @property

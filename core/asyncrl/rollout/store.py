@@ -19,12 +19,14 @@ class GroupStore:
 
     Attributes:
         size: groups held.
+        bytes: memory of their arrays.
         versions: how many of them by oldest version.
         oldest_version: oldest of these versions; infinite when nothing is held.
     """
 
     def __init__(self, host: Host, ledger: Ledger) -> None:
         self.size = 0
+        self.bytes = 0
         self.owner = host.owner("buffer_put")
         self._put = host.one("buffer_put")
         self._score = host.one("score_group") if host.has("score_group") else None
@@ -115,6 +117,7 @@ class GroupStore:
         version = group.oldest_version
         versions = self.versions
         self.size += change
+        self.bytes += change * group.num_bytes
         self._version_sum += change * version
         left = versions.get(version, 0) + change
         if left:

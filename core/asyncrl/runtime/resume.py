@@ -19,7 +19,18 @@ from asyncrl.training.stored import Stored, steps_in
 
 log = logging.getLogger("asyncrl")
 
-FIXED = ("model", "seed", "batch_size", "group_size", "temperature", "top_p", "top_k", "max_new_tokens", "dtype")
+FIXED = (
+    "model",
+    "seed",
+    "batch_size",
+    "group_size",
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_new_tokens",
+    "max_sample_tokens",
+    "dtype",
+)
 """Core's options that say what is trained on what. All others may change."""
 FIXED_SLOTS = ("task", "producer")
 """Slots whose options say the same."""
