@@ -66,6 +66,7 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
         "join_weight_group",
         "broadcast_bucket",
         "leave_weight_group",
+        "capture_trainer",
         "save_trainer",
         "load_trainer",
         "trainer_close",
@@ -306,8 +307,16 @@ def leave_weight_group() -> None:
 
 
 @hookspec(firstresult=True)
-def save_trainer(directory: Path) -> None:
-    """Trainer, every rank. Write model, optimizer and schedule state, sharded."""
+def capture_trainer() -> None:
+    """Trainer, every rank, between two steps; training waits for it. Copy what `save_trainer` is going to write to where no later step
+    changes it. Never called while `save_trainer` runs."""
+
+
+@hookspec(firstresult=True)
+def save_trainer(directory: Path, model: Path) -> Exported:
+    """Trainer, every rank, in a thread of its own while training goes on. Write what was captured last: model, optimizer and schedule
+    state, sharded, to `directory`, and a complete Hugging Face directory to `model`, of which size and digest are returned. What the
+    ranks have to tell each other goes over a process group of its own."""
 
 
 @hookspec(firstresult=True)

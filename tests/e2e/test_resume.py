@@ -56,6 +56,7 @@ def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends
     flags = ("--steps", "6", "--save-interval", "2", "--eval-interval", "3", "--observers", "ends", *EVERYTHING_IS_TRAINED)
     run = start(*flags, env=ends)
     run.wait_for_step(3)
+    run.wait_until(lambda: (run.directory / "checkpoints" / "step-2").exists(), "the first checkpoint")
     other = resume(run, env=ends)
     assert other.wait() == 2, other.output
     assert f"is still alive: process {run.process.pid} on " in other.output

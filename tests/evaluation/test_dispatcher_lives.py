@@ -137,7 +137,9 @@ class Process:
         if self.case.source == "export":
             return ExportedSnapshots(self, self.staging, model, keep=self.case.keep, remove=self.remove)
         return (
-            ReusedCheckpoints(self.disk.checkpoints, model, released=self.retire) if self.case.source == "reuse" else Snapshots()
+            ReusedCheckpoints(self.disk.checkpoints, model, written=self.written, released=self.retire)
+            if self.case.source == "reuse"
+            else Snapshots()
         )
 
     async def live(self, life: Life | None) -> bool:
@@ -203,6 +205,9 @@ class Process:
         if not self.dead:
             shutil.rmtree(directory, ignore_errors=True)
 
+    async def written(self, step: int) -> None:
+        """Checkpoints are written at once."""
+
     async def retire(self) -> None:
         if not self.dead:
             self.disk.states = _retired(self.disk, self.evals.steps_in_use())
@@ -264,6 +269,8 @@ class _Checkpoints:
             disk.due.add(step)
         if last and step % process.case.interval and step != process.case.steps:
             disk.perhaps.add(step)
+
+    async def settle(self) -> None: ...
 
 
 def _retired(disk: Disk, in_use: frozenset[int]) -> dict[int, str]:

@@ -31,9 +31,16 @@ class Exporter:
         self.spoil = spoil
         self.size = size
         self.count = 0
+        self.open = asyncio.Event()
+        """Whether `save` writes, or waits."""
+        self.open.set()
 
-    async def save(self, directory: Path) -> None:
+    async def capture(self) -> None: ...
+
+    async def save(self, directory: Path, model: Path) -> Exported:
+        await self.open.wait()
         directory.mkdir()
+        return await self.export(model)
 
     async def export(self, directory: Path) -> Exported:
         self.count += 1
@@ -256,12 +263,12 @@ async def _run_state() -> tuple[dict[str, Any], dict[str, Any]]:
     return {"version": 0}, {}
 
 
-async def test_reused_checkpoints_are_evaluated_with_their_digest_and_kept_while_they_are_needed(
-    tmp_path: Path, model: Path
-) -> None:
-    place = tmp_path / "checkpoints"
-    exporter = Exporter()
-    bench = Bench(ReusedCheckpoints(place, model, released=lambda: checkpoints.retire()), before=True, max_in_flight=10)
+def reusing(place: Path, model: Path, exporter: Exporter, **options: Any) -> tuple[Bench, RunCheckpoints]:
+    """A dispatcher and the checkpoints of every step that it evaluates."""
+    snapshots = ReusedCheckpoints(
+        place, model, written=lambda step: checkpoints.written(step), released=lambda: checkpoints.retire()
+    )
+    bench = Bench(snapshots, **options)
     checkpoints = RunCheckpoints(
         place,
         interval=1,
@@ -271,11 +278,20 @@ async def test_reused_checkpoints_are_evaluated_with_their_digest_and_kept_while
         on_saved=lambda step, path: None,
         in_use=bench.evals.steps_in_use,
     )
+    return bench, checkpoints
+
+
+async def test_reused_checkpoints_are_evaluated_with_their_digest_and_kept_while_they_are_needed(
+    tmp_path: Path, model: Path
+) -> None:
+    place = tmp_path / "checkpoints"
+    bench, checkpoints = reusing(place, model, Exporter(), before=True, max_in_flight=10)
     bench.open.clear()
     await bench.evals.before_training(0)
     for step in range(1, 5):
         await checkpoints.after_step(step, last=False)
         await bench.step(step)
+    await checkpoints.settle()
     assert names(place) == ["step-1", "step-2", "step-3", "step-4"]  # all of them are pending
     bench.open.set()
     await bench.settle()
@@ -288,11 +304,26 @@ async def test_reused_checkpoints_are_evaluated_with_their_digest_and_kept_while
     assert names(place) == ["step-4"]  # what the dispatcher did not export it never deletes
 
 
-async def test_a_checkpoint_that_is_gone_is_a_skip(tmp_path: Path, model: Path) -> None:
-    async def released() -> None:
-        return None
+async def test_a_point_waits_until_its_checkpoint_is_written_and_training_does_not(tmp_path: Path, model: Path) -> None:
+    exporter = Exporter()
+    bench, checkpoints = reusing(tmp_path / "checkpoints", model, exporter)
+    exporter.open.clear()
+    await checkpoints.after_step(1, last=False)
+    await bench.step(1)
+    await asyncio.sleep(0)
+    assert bench.records == [] and bench.evaluated == []
+    exporter.open.set()
+    await bench.settle()
+    assert bench.outcomes == {1: ""}
+    assert [one.digest for one in bench.evaluated] == ["digest-1"]
 
-    bench = Bench(ReusedCheckpoints(tmp_path / "checkpoints", model, released=released))
+
+async def test_a_checkpoint_that_is_gone_is_a_skip(tmp_path: Path, model: Path) -> None:
+    async def written(step: int) -> None: ...
+
+    async def released() -> None: ...
+
+    bench = Bench(ReusedCheckpoints(tmp_path / "checkpoints", model, written=written, released=released))
     await bench.step(1)
     await bench.settle()
     assert bench.outcomes == {1: "ckpt_missing"}

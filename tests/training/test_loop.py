@@ -81,6 +81,7 @@ async def test_a_step_takes_trains_publishes_saves_and_evaluates() -> None:
         ("save", 1, True),
         ("eval", 1, True),
         ("step", 1),
+        ("save settled",),
         ("eval settled",),
     ]
 

@@ -223,6 +223,7 @@ class EvalDispatcher:
 
     async def _settle(self, point: Point) -> None:
         """Evaluate a point and record it."""
+        point.checkpoint = await self._snapshots.whole(point.checkpoint)
         started = _now()
         deadline = asyncio.timeout(self._timeout)
         reason, why, sets = "", "", {}

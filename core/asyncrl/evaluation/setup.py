@@ -98,6 +98,7 @@ def make_dispatcher(
     model: Path,
     staging: Path,
     checkpoints: Path,
+    written: Callable[[int], Awaitable[None]],
     released: Callable[[], Awaitable[None]],
     evaluate: Callable[[Checkpoint], Awaitable[EvalResult]],
     record: Callable[[EvalRecord], None],
@@ -106,13 +107,14 @@ def make_dispatcher(
 
     Args:
         model: the initial model.
-        checkpoints: directory of the run's checkpoints; `released` is called when one of them is no longer needed for a point.
+        checkpoints: directory of the run's checkpoints; `written` waits until that of a step is complete, and `released` is called when
+            one of them is no longer needed for a point.
     """
     snapshots = Snapshots(staging)
     if exports_snapshots(core, backend):
         snapshots = ExportedSnapshots(trainer, staging, model, keep=core.keep_snapshots)
     elif takes_snapshots(core, backend):
-        snapshots = ReusedCheckpoints(checkpoints, model, released=released, staging=staging)
+        snapshots = ReusedCheckpoints(checkpoints, model, written=written, released=released, staging=staging)
     return EvalDispatcher(
         interval=core.eval_interval,
         before=core.eval_before_training,

@@ -15,6 +15,7 @@ import shutil
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,6 +73,10 @@ class Snapshots:
         """Whether `take` made the directory."""
         return False
 
+    async def whole(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the checkpoint once nothing more is written to its directory."""
+        return checkpoint
+
     async def settled(self, checkpoint: Checkpoint) -> None:
         """The point has its record: its snapshot, or an older one, is no longer needed."""
 
@@ -107,6 +112,7 @@ class ReusedCheckpoints(Snapshots):
     Args:
         directory: of the run's checkpoints.
         model: the initial model.
+        written: waits until the checkpoint of a step is no longer being written.
         released: called when a checkpoint is no longer needed for an evaluation.
     """
 
@@ -115,20 +121,27 @@ class ReusedCheckpoints(Snapshots):
         directory: Path,
         model: Path,
         *,
+        written: Callable[[int], Awaitable[None]],
         released: Callable[[], Awaitable[None]],
         staging: Path | None = None,
     ) -> None:
         super().__init__(staging)
         self._directory = directory
         self._model = model
+        self._written = written
         self._released = released
 
     def initial(self, version: int) -> Checkpoint:
         return Checkpoint(0, version, self._model, marked=False)
 
     async def take(self, step: int, version: int) -> Checkpoint:
-        place = self._directory / f"step-{step}"
-        return Checkpoint(step, version, place / "model", digest=_stored_digest(place / "run.json"))
+        return Checkpoint(step, version, self._directory / f"step-{step}" / "model")
+
+    async def whole(self, checkpoint: Checkpoint) -> Checkpoint:
+        await self._written(checkpoint.step)
+        if checkpoint.directory is None or not checkpoint.marked:
+            return checkpoint
+        return replace(checkpoint, digest=_stored_digest(checkpoint.directory.parent / "run.json"))
 
     async def settled(self, checkpoint: Checkpoint) -> None:
         await self._released()

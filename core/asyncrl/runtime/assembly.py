@@ -131,6 +131,7 @@ class Assembly:
             model=job.model,
             staging=staging,
             checkpoints=job.directory.checkpoints,
+            written=lambda step: checkpoints.written(step),
             released=lambda: checkpoints.retire(),
             evaluate=evaluate,
             record=reporter.evaluated,
@@ -144,7 +145,9 @@ class Assembly:
             run_state=lambda: self._run_state(loop, rollout, publisher, reporter, evals),
             on_saved=lambda step, path: job.host.observe("on_checkpoint", step=step, directory=path),
             in_use=evals.steps_in_use,
+            wait_warning=core.wait_warning,
         )
+        stack.push_async_exit(lambda kind, error, trace: checkpoints.close(error))
         loop = TrainingLoop(
             steps=core.steps,
             publish_interval=core.publish_interval,

@@ -15,7 +15,7 @@ from asyncrl.plugins import normalized
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes, Trained
-from asyncrl.training.stored import Stored, steps_in
+from asyncrl.training.stored import Stored, remove_partial, steps_in
 
 log = logging.getLogger("asyncrl")
 
@@ -127,8 +127,7 @@ class Resumption:
             if step > self.step:
                 log.info("checkpoint step-%d is removed: the run goes on from step-%d", step, self.step)
                 shutil.rmtree(checkpoints / f"step-{step}")
-        for growing in checkpoints.glob(".step-*.partial"):
-            shutil.rmtree(growing, ignore_errors=True)
+        remove_partial(checkpoints)
 
 
 def saved_identity(config: RunConfig) -> dict[str, Any]:

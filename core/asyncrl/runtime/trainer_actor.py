@@ -27,7 +27,7 @@ from asyncrl.training.publication import free_port
 
 
 class TrainerActor:
-    """Collective calls run one after the other in one thread; `leave_weight_group` has a thread of its own."""
+    """Collective calls run one after the other in one thread; `save` and `leave_weight_group` have threads of their own."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._specs = specs
@@ -70,8 +70,12 @@ class TrainerActor:
     def leave(self) -> None:
         self._host.one("leave_weight_group")()
 
-    def save(self, directory: Path) -> None:
-        self._host.one("save_trainer")(directory=directory)
+    def capture(self) -> None:
+        self._host.one("capture_trainer")()
+
+    def save(self, directory: Path, model: Path) -> Exported:
+        exported: Exported = self._host.one("save_trainer")(directory=directory, model=model)
+        return exported
 
     def load(self, directory: Path) -> None:
         self._host.one("load_trainer")(directory=directory)

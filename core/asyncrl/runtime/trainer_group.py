@@ -22,10 +22,11 @@ class TrainerGroup:
     """Satisfies the training loop's `Trainer` and the publisher's and checkpoints' views of it."""
 
     def __init__(self, cluster: Cluster, first_bundle: int, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
-        remote = ray.remote(concurrency_groups={"control": 1})(TrainerActor)
+        remote = ray.remote(concurrency_groups={"control": 1, "writing": 1})(TrainerActor)
         self._ranks = [
             remote.options(**cluster.place(first_bundle + rank)).remote(list(specs), facts) for rank in range(facts.trainer_ranks)
         ]
+        self._saving = False
         self.busy_seconds = 0.0
 
     async def open(self, model: Path, facts: RunFacts, *, timeout: float) -> TrainerFacts:
@@ -80,8 +81,17 @@ class TrainerGroup:
     async def leave(self) -> None:
         await ask(self._ranks[0].leave.options(concurrency_group="control").remote(), "trainer rank 0")
 
-    async def save(self, directory: Path) -> None:
-        await self._gather([rank.save.remote(directory) for rank in self._ranks])
+    async def capture(self) -> None:
+        """Copy what a checkpoint needs; training waits for it."""
+        await self._gather([rank.capture.remote() for rank in self._ranks])
+
+    async def save(self, directory: Path, model: Path) -> Exported:
+        """Write what was captured, beside all other calls."""
+        self._saving = True
+        calls = [rank.save.options(concurrency_group="writing").remote(directory, model) for rank in self._ranks]
+        exported: Exported = (await self._gather(calls, warn=False))[0]  # whoever waits for it says so
+        self._saving = False
+        return exported
 
     async def load(self, directory: Path) -> str:
         """Read what `save` wrote, at this number of ranks, and return the digest of the weights."""
@@ -89,17 +99,19 @@ class TrainerGroup:
         return (await self.manifest()).digest
 
     async def close(self) -> None:
-        """Leave the process groups and end the ranks; those that do not answer in time are killed."""
+        """Leave the process groups and end the ranks; those that do not answer in time, or are still writing, are killed."""
         try:
-            await self._gather([rank.close.remote() for rank in self._ranks], CLOSE_SECONDS)
+            if not self._saving:
+                await self._gather([rank.close.remote() for rank in self._ranks], CLOSE_SECONDS)
         finally:
             for rank in self._ranks:
                 ray.kill(rank)
 
-    async def _gather(self, references: Sequence[Any], timeout: float | None = None) -> list[Any]:
+    async def _gather(self, references: Sequence[Any], timeout: float | None = None, *, warn: bool = True) -> list[Any]:
         """Wait for every rank; the first failure is raised at once, for the others may wait for the failed one."""
         tasks = [
-            asyncio.ensure_future(ask(reference, f"trainer rank {rank}", timeout)) for rank, reference in enumerate(references)
+            asyncio.ensure_future(ask(reference, f"trainer rank {rank}", timeout, warn=warn))
+            for rank, reference in enumerate(references)
         ]
         try:
             return await asyncio.gather(*tasks)

@@ -248,6 +248,9 @@ class _NothingDue:
     async def after_step(self, step: int, *, last: bool) -> None:
         return None
 
+    async def settle(self) -> None:
+        return None
+
 
 class _Export(Snapshots):
     """An export that takes its time."""

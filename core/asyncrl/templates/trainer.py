@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -67,6 +68,7 @@ class TemplateName(Plugin):
         super().__init__(options, run)
         self._model: Any = None
         self._optimizer: Any = None
+        self._captured: Any = None
         self._group: Any = None
         self._groups_left: list[Any] = []
         self._left = threading.Event()
@@ -161,6 +163,9 @@ class TemplateName(Plugin):
 
     @hookimpl
     def export_model(self, directory: Path) -> Exported:
+        return self._export(directory, {name: tensor.contiguous().cpu() for name, tensor in self._weights().items()})
+
+    def _export(self, directory: Path, weights: dict[str, torch.Tensor]) -> Exported:
         from safetensors.torch import save_file
 
         directory.mkdir(parents=True, exist_ok=True)
@@ -171,7 +176,6 @@ class TemplateName(Plugin):
         config = json.loads((self._source / "config.json").read_text(encoding="utf-8"))
         config["dtype"] = str(self._dtype).removeprefix("torch.")
         (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-        weights = {name: tensor.contiguous().cpu() for name, tensor in self._weights().items()}
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
         mark_complete(directory)
         return Exported(directory, sum(tensor.nbytes for tensor in weights.values()), weights_digest(weights.items()))
@@ -244,11 +248,19 @@ class TemplateName(Plugin):
     # Checkpoints ------------------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def save_trainer(self, directory: Path) -> None:
+    def capture_trainer(self) -> None:
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        weights = {name: tensor.cpu().clone() for name, tensor in self._weights().items()}
+        self._captured = copy.deepcopy(state), weights
+
+    @hookimpl
+    def save_trainer(self, directory: Path, model: Path) -> Exported:
         import torch
 
+        state, weights = self._captured
         directory.mkdir(parents=True, exist_ok=True)
-        torch.save({"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}, directory / STATE)
+        torch.save(state, directory / STATE)
+        return self._export(model, weights)
 
     @hookimpl
     def load_trainer(self, directory: Path) -> None:

@@ -10,9 +10,12 @@ import json
 import math
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from asyncrl.training.snapshots import is_complete
 
 FEW = 4
 """Steps within which weights must have changed: the first ones may be a warm-up from 0."""
@@ -30,7 +33,8 @@ class Seen:
             ``went_on_restored``, ``no_gradient``.
         reports: of the first steps: ``update_norm``, ``num_tokens``, ``tokens_given``, ``metrics``, ``by_age``.
         manifest: ``names``, ``bytes`` (by shapes and dtypes), ``num_bytes``.
-        exported: ``files``, ``complete``, ``digest``, ``manifest_digest``, ``num_bytes``.
+        exported: ``files``, ``complete``, ``digest``, ``num_bytes``, ``manifest_digest``.
+        saved: of the model beside the state that was captured steps before: ``files``, ``complete``, ``digest``, ``num_bytes``.
         no_gradient: ``update_norm`` of a step whose every sample is masked.
         emitted: metrics that the plugin object recorded.
     """
@@ -42,6 +46,7 @@ class Seen:
     reports: list[dict[str, Any]] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
     exported: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
     no_gradient: float = 0.0
     emitted: list[str] = field(default_factory=list)
 
@@ -83,19 +88,17 @@ def _use(job: dict[str, Any], seen: Seen) -> None:
 
     seen.stage = "export"
     exported = first.call("export_model", directory=folder / "export")
-    seen.exported = {
-        "files": sorted(path.name for path in (folder / "export").iterdir()),
-        "complete": (folder / "export" / ".complete").is_file(),
-        "digest": exported.digest,
-        "manifest_digest": first.call("weight_manifest").digest,
-        "num_bytes": exported.num_bytes,
-    }
+    seen.exported = _written(exported, folder / "export") | {"manifest_digest": first.call("weight_manifest").digest}
 
     seen.stage = "save"
-    first.call("save_trainer", directory=folder / "saved")
     after = make_batch(run, vocabulary, step + 1)
+    first.call("capture_trainer")
     first.call("train_batch", batch=after)
     seen.digests["went_on"] = first.call("weight_manifest").digest
+    with ThreadPoolExecutor(1) as thread:  # as in a run, where training goes on meanwhile
+        saving = thread.submit(first.call, "save_trainer", directory=folder / "saved", model=folder / "model")
+        first.call("train_batch", batch=make_batch(run, vocabulary, step + 2))
+    seen.saved = _written(saving.result(), folder / "model")
     seen.emitted += first.emitted()
     first.close()
 
@@ -150,6 +153,15 @@ class _Opened:
 
     def close(self) -> None:
         self.call("trainer_close")
+
+
+def _written(exported: Any, directory: Path) -> dict[str, Any]:
+    return {
+        "files": sorted(path.name for path in directory.iterdir()),
+        "complete": is_complete(directory),
+        "digest": exported.digest,
+        "num_bytes": exported.num_bytes,
+    }
 
 
 def _report(report: Any, batch: Any) -> dict[str, Any]:

@@ -141,22 +141,7 @@ class TrainerSuite(BaseSuite):
     def test_an_export_is_whole(self) -> None:
         """A Hugging Face directory: config, safetensors and tokenizer, the completion marker, the digest of the weights."""
         exported = self._seen("export").exported
-        files = exported["files"]
-        tokenizer = sorted(path.name for path in self.model_directory().glob("tokenizer*"))
-        missing = [name for name in ("config.json", *tokenizer) if name not in files]
-        missing += [] if any(name.endswith(".safetensors") for name in files) else ["*.safetensors"]
-        expect(
-            not missing,
-            promised="an export is a complete Hugging Face directory, which an engine can load alone",
-            happened=f"it has {', '.join(files)}; missing are {', '.join(missing)}",
-            fix="write the weights as safetensors, and copy config and tokenizer from the model that was opened",
-        )
-        expect(
-            exported["complete"],
-            promised="a complete export has the marker .complete, written last",
-            happened=f"it has {', '.join(files)}",
-            fix="call asyncrl.training.snapshots.mark_complete(directory) when everything else is written",
-        )
+        self._expect_whole(exported)
         expect(
             exported["digest"] == exported["manifest_digest"] and exported["num_bytes"] > 0,
             promised="Exported.digest is that of the weights as they are now",
@@ -164,14 +149,25 @@ class TrainerSuite(BaseSuite):
             fix="compute it over what is written, by asyncrl.training.digest.weights_digest",
         )
 
+    def test_what_was_captured_is_saved(self) -> None:
+        """Training went on after `capture_trainer`, and while `save_trainer` wrote: what it wrote is what was captured."""
+        seen = self._seen("save")
+        self._expect_whole(seen.saved)
+        expect(
+            seen.saved["digest"] == seen.digests["trained"],
+            promised="save_trainer writes the weights as they were when capture_trainer was called",
+            happened=f"the model it wrote has the digest {seen.saved['digest']}, the captured weights {seen.digests['trained']}",
+            fix="copy the weights in capture_trainer, and write the copy",
+        )
+
     def test_a_restored_one_goes_on(self) -> None:
         """Loaded into a new object, what was saved gives the same weights, and the next step the same again."""
         seen = self._seen("restore")
         expect(
             seen.digests["restored"] == seen.digests["trained"],
-            promised="load_trainer brings back the weights that save_trainer wrote",
+            promised="load_trainer brings back the weights that capture_trainer saw and save_trainer wrote",
             happened="the digest is another one",
-            fix="save the weights as they are trained (in full precision), and load every one of them",
+            fix="copy the weights as they are trained (in full precision) when they are captured, and load every one of them",
         )
         if self.exact_resume:
             expect(
@@ -199,6 +195,24 @@ class TrainerSuite(BaseSuite):
     def model_directory(cls) -> Path:
         """Return the model that is trained."""
         return Path(cls.model) if cls.model else default_model()
+
+    def _expect_whole(self, exported: Mapping[str, Any]) -> None:
+        files = exported["files"]
+        tokenizer = sorted(path.name for path in self.model_directory().glob("tokenizer*"))
+        missing = [name for name in ("config.json", *tokenizer) if name not in files]
+        missing += [] if any(name.endswith(".safetensors") for name in files) else ["*.safetensors"]
+        expect(
+            not missing,
+            promised="an export is a complete Hugging Face directory, which an engine can load alone",
+            happened=f"it has {', '.join(files)}; missing are {', '.join(missing)}",
+            fix="write the weights as safetensors, and copy config and tokenizer from the model that was opened",
+        )
+        expect(
+            exported["complete"],
+            promised="a complete export has the marker .complete, written last",
+            happened=f"it has {', '.join(files)}",
+            fix="call asyncrl.training.snapshots.mark_complete(directory) when everything else is written",
+        )
 
     def _emitted(self, options: Mapping[str, Any]) -> set[str]:
         """Metrics of reports count, and so do those that the plugin object records itself."""

@@ -58,6 +58,8 @@ class Evals(Protocol):
 class Checkpoints(Protocol):
     async def after_step(self, step: int, *, last: bool) -> None: ...
 
+    async def settle(self) -> None: ...
+
 
 PARTS = ("wait", "train", "publish", "checkpoint", "evaluation")
 
@@ -163,6 +165,7 @@ class TrainingLoop:
             await self._on_step(step, report, clock.times())
             if last:
                 break
+        await self._checkpoints.settle()
         await self._wait(self._evals.settle())
         return step
 

@@ -12,7 +12,9 @@ class RunMetrics(MetricSet):
     wait_seconds = Gauge("Time the trainer waited for a batch: rollout is the bottleneck when it is large", unit="seconds")
     train_seconds = Gauge("Time the trainer computed", unit="seconds")
     publish_seconds = Gauge("Time to bring the new weights to every engine", unit="seconds")
-    checkpoint_seconds = Gauge("Time training waited for a checkpoint", unit="seconds")
+    checkpoint_seconds = Gauge(
+        "Time training waited for a checkpoint: to be copied, and for the one before to be written", unit="seconds"
+    )
     trainer_tokens_per_second = Gauge("Tokens through the trainer, a second of training", unit="tokens/s")
     engine_tokens_per_second = Gauge("Tokens generated, a second of wall time", unit="tokens/s")
     engine_occupancy = Gauge("Fraction of the step in which an engine had a request in flight, mean over engines", unit="ratio")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +102,17 @@ def read(directory: Path) -> Stored:
     if run.get("format") != FORMAT:
         raise CheckpointError(f"{directory} has format {run.get('format')!r}, and this asyncrl reads {FORMAT}")
     return Stored(directory, step, run)
+
+
+def partial(directory: Path, step: int) -> Path:
+    """Return where the checkpoint of `step` grows until it is complete."""
+    return directory / f".step-{step}.partial"
+
+
+def remove_partial(directory: Path) -> None:
+    """Remove what was left of checkpoints that never became complete."""
+    for growing in directory.glob(".step-*.partial"):
+        shutil.rmtree(growing, ignore_errors=True)
 
 
 def steps_in(directory: Path) -> list[int]:

@@ -65,9 +65,7 @@ class Right(Plugin):
         return self.export(directory)
 
     def export(self, directory: Path) -> Exported:
-        shutil.copytree(self.model, directory)
-        mark_complete(directory)
-        return Exported(directory, self.weights.nbytes, self.digest())
+        return self.write_model(directory, self.digest())
 
     @hookimpl
     def weight_manifest(self) -> WeightManifest:
@@ -87,9 +85,20 @@ class Right(Plugin):
     def leave_weight_group(self) -> None: ...
 
     @hookimpl
-    def save_trainer(self, directory: Path) -> None:
+    def capture_trainer(self) -> None:
+        self.captured = self.state(), self.digest()
+
+    @hookimpl
+    def save_trainer(self, directory: Path, model: Path) -> Exported:
         directory.mkdir()
-        np.save(directory / "state.npy", self.state())
+        state, digest = self.captured
+        np.save(directory / "state.npy", state)
+        return self.write_model(model, digest)
+
+    def write_model(self, directory: Path, digest: str) -> Exported:
+        shutil.copytree(self.model, directory)
+        mark_complete(directory)
+        return Exported(directory, self.weights.nbytes, digest)
 
     def state(self) -> Any:
         return np.stack([self.weights, self.momentum])
@@ -139,6 +148,14 @@ class ForgetsTheMarker(Right):
         right = super().export(directory)
         (directory / ".complete").unlink()
         return right
+
+
+@breaks("test_what_was_captured_is_saved")
+class WritesItsPresentWeights(Right):
+    @hookimpl
+    def save_trainer(self, directory: Path, model: Path) -> Exported:
+        self.captured = self.captured[0], self.digest()
+        return super().save_trainer(directory, model)
 
 
 @breaks("test_a_restored_one_goes_on")

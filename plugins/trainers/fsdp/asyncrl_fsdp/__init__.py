@@ -80,8 +80,12 @@ class FsdpTrainer(Plugin):
         self._trainer.leave_weight_group()
 
     @hookimpl
-    def save_trainer(self, directory: Path) -> None:
-        self._trainer.save(directory)
+    def capture_trainer(self) -> None:
+        self._trainer.capture()
+
+    @hookimpl
+    def save_trainer(self, directory: Path, model: Path) -> Exported:
+        return self._trainer.save(directory, model)
 
     @hookimpl
     def load_trainer(self, directory: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -52,11 +52,21 @@ class Exporter:
         config.pop("torch_dtype", None)  # the former name of `dtype`
         self._config = json.dumps({**config, "dtype": str(dtype).removeprefix("torch.")}, indent=2).encode()
 
-    def export(self, directory: Path) -> Exported:
-        """Write a complete directory, its completion marker last; collective. Raises `CheckpointError` on every rank."""
+    def export(
+        self,
+        directory: Path,
+        parameters: Iterable[tuple[str, Tensor]] | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> Exported:
+        """Write a complete directory, its completion marker last; collective. Raises `CheckpointError` on every rank.
+
+        Args:
+            parameters: of a copy of the model, in the model's order; None is the model itself.
+            group: over which ranks agree on how it went; None is the trainer's own.
+        """
         lines: list[str] = []
         failure: AsyncrlError | None = None
-        tensors = self._gathered(lines)
+        tensors = self._gathered(lines, parameters)
         if dist.get_rank() == 0:
             try:
                 self._write(directory, tensors)
@@ -64,13 +74,13 @@ class Exporter:
                 failure = _as_error(cause, directory)
         for _ in tensors:  # whatever happened on rank 0, every gather has to be answered
             pass
-        digest, failure = _agree(digest_lines(lines), failure)
+        digest, failure = _agree(digest_lines(lines), failure, group)
         if failure is not None:
             raise failure
         return Exported(directory, self.layout.num_bytes, digest)
 
-    def _gathered(self, lines: list[str]) -> Iterator[Tensor]:
-        for name, tensor in self._weights.whole(self._dtype):
+    def _gathered(self, lines: list[str], parameters: Iterable[tuple[str, Tensor]] | None) -> Iterator[Tensor]:
+        for name, tensor in self._weights.whole(self._dtype, parameters):
             if dist.get_rank() == 0:
                 lines.append(tensor_line(name, tensor))
             yield tensor
@@ -97,10 +107,10 @@ def _as_error(cause: OSError | AsyncrlError, directory: Path) -> AsyncrlError:
     return cause if isinstance(cause, AsyncrlError) else CheckpointError(f"export to {directory}: {cause.strerror or cause}")
 
 
-def _agree(digest: str, failure: AsyncrlError | None) -> tuple[str, AsyncrlError | None]:
+def _agree(digest: str, failure: AsyncrlError | None, group: dist.ProcessGroup | None) -> tuple[str, AsyncrlError | None]:
     """Give every rank what rank 0 has."""
     if dist.get_world_size() == 1:
         return digest, failure
     shared = [digest, failure]
-    dist.broadcast_object_list(shared, src=0)
+    dist.broadcast_object_list(shared, src=0, group=group)
     return shared[0], shared[1]

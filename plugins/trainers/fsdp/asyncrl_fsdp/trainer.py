@@ -40,6 +40,7 @@ class Trainer:
         else:
             policy.to(self._device)
         self._stepper = Stepper(policy, options, self._device, steps=place.steps)
+        self._saver = checkpoint.Saver(self._stepper, self._exporter)
         self._sender = broadcast.WeightSender()
         self._manifest: WeightManifest | None = None
 
@@ -74,8 +75,11 @@ class Trainer:
     def leave_weight_group(self) -> None:
         self._sender.leave()
 
-    def save(self, directory: Path) -> None:
-        checkpoint.save(self._stepper, directory)
+    def capture(self) -> None:
+        self._saver.capture()
+
+    def save(self, directory: Path, model: Path) -> Exported:
+        return self._saver.save(directory, model)
 
     def load(self, directory: Path) -> None:
         checkpoint.load(self._stepper, directory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -50,9 +50,9 @@ class Weights:
                 self.shapes[own] = tuple(part.shape)
         _check(self.shapes, stored, source)
 
-    def whole(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor whole and in `dtype`, one parameter at a time; collective."""
-        for name, parameter in self._model.named_parameters():
+    def whole(self, dtype: torch.dtype, parameters: Iterable[tuple[str, Tensor]] | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Yield every tensor whole and in `dtype`, one parameter at a time, of the model or of a copy of its `parameters`; collective."""
+        for name, parameter in self._model.named_parameters() if parameters is None else parameters:
             yield from self._parts(name, whole(parameter).to(dtype))
 
     def some(self, names: Sequence[str], dtype: torch.dtype) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """One trainer rank in a process of its own: `python rank_worker.py DIRECTORY RANK RANKS` runs the jobs of `jobs.pickle` in turn.
 
-A job is {options, port, actions} and, where it is not the usual one, model; an action is (hook's name, argument). The answers go to
-`answers-RANK.pickle`.
+A job is {options, port, actions} and, where it is not the usual one, model; an action is (hook's name, its argument or a tuple of
+several). The answers go to `answers-RANK.pickle`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]
     )
     answers: list[Any] = [asdict(opened)]
     for name, argument in job["actions"]:
-        arguments = () if argument is None else (argument,)
+        arguments = argument if isinstance(argument, tuple) else () if argument is None else (argument,)
         try:
             answer = getattr(trainer, name)(*arguments)
         except Exception as error:

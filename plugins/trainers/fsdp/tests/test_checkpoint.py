@@ -18,9 +18,11 @@ def test_continuation_is_bit_identical(
     options = {"shard": shard, "lr_schedule": "cosine", "warmup_steps": 3}
     trainer = open_trainer(**options)
     trainer.train_batch(make_batch(seed=1))
-    trainer.save_trainer(tmp_path / "state")
+    captured = trainer.weight_manifest().digest
+    trainer.capture_trainer()
     kept_on = trainer.train_batch(make_batch(seed=2))
     digest = trainer.weight_manifest().digest
+    assert trainer.save_trainer(tmp_path / "state", tmp_path / "model").digest == captured != digest
 
     resumed = open_trainer(**options)
     resumed.load_trainer(tmp_path / "state")

@@ -43,7 +43,8 @@ def two_ranks(
             "options": {},
             "actions": [
                 train[0],
-                ("save_trainer", places / "two"),
+                ("capture_trainer", None),
+                ("save_trainer", (places / "two", places / "two-model")),
                 ("weight_manifest", None),
                 ("export_model", places / "export"),
                 ("export_model", Path("/dev/null/no")),
@@ -61,8 +62,17 @@ def saved_by_one(places: Path) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_saves(run_ranks: Callable[..., list[Any]], batches: list[TrainingBatch], saved_by_one: Path) -> None:
-    jobs = [{"options": {}, "actions": [("train_batch", batches[0]), ("save_trainer", saved_by_one)]}]
+def one_saves(run_ranks: Callable[..., list[Any]], batches: list[TrainingBatch], saved_by_one: Path, places: Path) -> None:
+    jobs = [
+        {
+            "options": {},
+            "actions": [
+                ("train_batch", batches[0]),
+                ("capture_trainer", None),
+                ("save_trainer", (saved_by_one, places / "one-model")),
+            ],
+        }
+    ]
     run_ranks(1, jobs)
 
 
@@ -85,21 +95,22 @@ def test_two_ranks_train_as_one(
 
 
 def test_two_ranks_export_a_directory_of_their_weights(two_ranks: list[list[Any]], places: Path) -> None:
-    manifest, exported = two_ranks[len(OPTIONS)][3:5]
-    assert is_complete(places / "export")
-    loaded = Qwen3ForCausalLM.from_pretrained(places / "export")
-    assert weights_digest(loaded.named_parameters()) == exported.digest == manifest.digest
+    saved, manifest, exported = two_ranks[len(OPTIONS)][3:6]
+    for directory in ("export", "two-model"):
+        assert is_complete(places / directory)
+        loaded = Qwen3ForCausalLM.from_pretrained(places / directory)
+        assert weights_digest(loaded.named_parameters()) == saved.digest == exported.digest == manifest.digest
 
 
 def test_failed_export_is_an_error_on_every_rank(two_ranks: list[list[Any]]) -> None:
     """The ranks that only help to gather must not wait for one that gave up."""
     answers = two_ranks[len(OPTIONS)]
-    assert answers[5]["error"].startswith("CheckpointError: export to /dev/null/no")
-    assert "metrics" in answers[6]
+    assert answers[6]["error"].startswith("CheckpointError: export to /dev/null/no")
+    assert "metrics" in answers[7]
 
 
 def test_two_ranks_go_on_from_the_state_of_one(two_ranks: list[list[Any]]) -> None:
-    kept_on, resumed = two_ranks[len(OPTIONS)][6], two_ranks[len(OPTIONS) + 1][3]
+    kept_on, resumed = two_ranks[len(OPTIONS)][7], two_ranks[len(OPTIONS) + 1][3]
     same(kept_on, resumed)
 
 
@@ -108,6 +119,6 @@ def test_one_rank_goes_on_from_the_state_of_two(
 ) -> None:
     trainer = open_trainer()
     trainer.load_trainer(places / "two")
-    assert trainer.weight_manifest().digest == two_ranks[len(OPTIONS)][3].digest
+    assert trainer.weight_manifest().digest == two_ranks[len(OPTIONS)][4].digest
     report = trainer.train_batch(batches[1])
-    same(two_ranks[len(OPTIONS)][6], {"metrics": report.metrics, "by_age": report.by_age, "num_tokens": report.num_tokens})
+    same(two_ranks[len(OPTIONS)][7], {"metrics": report.metrics, "by_age": report.by_age, "num_tokens": report.num_tokens})
