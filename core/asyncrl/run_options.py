@@ -164,6 +164,12 @@ class RunOptions(BaseModel):
         ge=0,
         description="How often in all a run makes its rollout actor or its trainer anew after a process of theirs died; 0 is never.",
     )
+    watchdog_timeout: float = Field(
+        600.0,
+        ge=0,
+        description="Seconds without a step, token, group, publication or evaluation after which the stacks of every process are written "
+        "to the run's logs/, with what is waited for; the run goes on. 0 is never.",
+    )
     wait_warning: float = Field(30.0, gt=0, description="Seconds after which a wait says what it waits for, again and again.")
 
     @property

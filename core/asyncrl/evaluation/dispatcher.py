@@ -277,6 +277,7 @@ class EvalDispatcher:
                 "%s has waited %.0f s for the evaluation of step %d (version %d), the oldest of %d that are pending",
                 *(who, seconds, point.step, point.checkpoint.version, len(self._pending)),
             ),
+            lambda: f"the evaluation of step {point.step}",
         )
         wait.begin()
         try:

@@ -76,8 +76,8 @@ class Gate:
         self._rewards: list[float] = []
         self._failures_in_a_row = 0
         self._lost: Counter[str] = Counter()
-        self._empty_wait = Wait(wait_warning, self._trainer_waits)
-        self._full_wait = Wait(wait_warning, self._producer_waits)
+        self._empty_wait = Wait(wait_warning, self._trainer_waits, self._trainers_wait)
+        self._full_wait = Wait(wait_warning, self._producer_waits, lambda: "room in the buffer")
         self._arrival: asyncio.Future[None] | None = None
         self._wanted = ""
         self._call = ANY
@@ -320,6 +320,9 @@ class Gate:
     def _arrived(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+    def _trainers_wait(self) -> str:
+        return f"{self._wanted}, of which {len(self.batch)} of {self._facts.batch_size} groups are there"
 
     def _trainer_waits(self, seconds: float) -> None:
         stuck = self.stuck()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from asyncrl.waits import Waiting
+
 
 class Wait:
     """One kind of wait, begun and ended many times; one timer while it lasts, nothing otherwise.
@@ -12,11 +14,14 @@ class Wait:
     Args:
         every: seconds between two calls of `tick`.
         tick: called with the seconds waited so far.
+        what: says what is waited for.
     """
 
-    def __init__(self, every: float, tick: Callable[[float], None]) -> None:
+    def __init__(self, every: float, tick: Callable[[float], None], what: Callable[[], str]) -> None:
         self._every = every
         self._tick = tick
+        self._what = what
+        self._waiting: Waiting | None = None
         self._began = self._counted = 0.0
         self._seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -26,12 +31,16 @@ class Wait:
             loop = asyncio.get_running_loop()
             self._began = self._counted = loop.time()
             self._timer = loop.call_later(self._every, self._speak)
+            self._waiting = Waiting(self._what, loop.time)
 
     def end(self) -> None:
         if self._timer is not None:
             self._count()
             self._timer.cancel()
             self._timer = None
+        if self._waiting is not None:
+            self._waiting.over()
+            self._waiting = None
 
     def take_seconds(self) -> float:
         """Return the seconds waited since the last call, those of a wait that still lasts included."""

@@ -38,6 +38,7 @@ from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.summary import Totals
 from asyncrl.runtime.supervisor import Supervisor
 from asyncrl.runtime.trainer_group import TrainerGroup
+from asyncrl.runtime.watchdog import Watchdog, report_of
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.interfaces import TrainerFacts
 from asyncrl.training.loop import Stop, TrainingLoop
@@ -83,7 +84,9 @@ class Assembly:
         """Start everything and train to the end, or until a stop is asked for. What was started ends with the stack."""
         job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
         kept_step = self._begin()
+        watchdog = stack.enter_context(Watchdog(job.directory.path, core.watchdog_timeout))
         cluster, staging = await self._start_cluster(stack)
+        watchdog.elsewhere = lambda: cluster.ask_other_nodes(report_of, str(job.directory.path))
         trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
         assert self.engines is not None
         supervisor = Supervisor(
@@ -169,6 +172,7 @@ class Assembly:
         job.host.observe("on_run_start", run=facts)
         await rollout.start()
         supervisor.start()
+        watchdog.begin(lambda: (publisher.version, reporter.moved))
         poll = asyncio.ensure_future(reporter.poll_forever())
         stack.callback(poll.cancel)
         self._interrupts.loop_running = True

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import ActorLost, AsyncrlError, DeadlineExceeded, ResourceError, RunError
 from asyncrl.rollout.engine import EngineNeeds
@@ -26,6 +27,7 @@ log = logging.getLogger("asyncrl")
 T = TypeVar("T")
 WARN_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
+OTHERS_SECONDS = 20.0
 OBJECT_STORE_BYTES = 2 * 2**30
 
 
@@ -142,6 +144,25 @@ class Cluster:
         strategy = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=bundle)
         return {"num_cpus": need.cpus, "num_gpus": need.gpus, "scheduling_strategy": strategy}
 
+    def ask_other_nodes(self, function: Callable[..., T], *arguments: Any) -> list[T]:
+        """Call a function on every other node of a cluster that was joined; return the answers that came within seconds. In any thread."""
+        answers: list[T] = []
+
+        def ask_all() -> None:
+            here = ray.get_runtime_context().get_node_id()
+            others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+            remote = ray.remote(function)
+            places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in others]
+            calls = [remote.options(num_cpus=0, scheduling_strategy=place).remote(*arguments) for place in places]
+            done, _ = ray.wait(calls, num_returns=len(calls), timeout=OTHERS_SECONDS) if calls else ([], [])
+            answers.extend(ray.get(done, timeout=OTHERS_SECONDS))
+
+        if self._address and ray.is_initialized():
+            thread = threading.Thread(target=ask_all, name="other nodes", daemon=True)  # Ray itself may be what stands still
+            thread.start()
+            thread.join(2 * OTHERS_SECONDS)
+        return list(answers)
+
     def stop(self) -> None:
         """Disconnect; a cluster of the run's own ends with all its processes and files."""
         ray.shutdown()
@@ -149,8 +170,11 @@ class Cluster:
         shutil.rmtree(self.temp_dir, ignore_errors=True)
 
 
-async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, *, warn: bool = True) -> T:
-    """Await an actor's answer, saying every 30 s that it is still waited for (not with `warn` off: the actor says it itself).
+async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, *, told: str = "") -> T:
+    """Await an actor's answer, saying every 30 s that it is still waited for.
+
+    Args:
+        told: what it is waited for, where the actor warns of that itself.
 
     Raises:
         AsyncrlError: what the actor raised, itself.
@@ -158,9 +182,9 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
         RunError: it raised something that is no `AsyncrlError`; the cause is chained.
         DeadlineExceeded: no answer within `timeout` seconds.
     """
-    wait = Wait(WARN_SECONDS, lambda seconds: log.warning("still waiting for %s (%.0f s)", what, seconds))
-    if warn:
-        wait.begin()
+    every = math.inf if told else WARN_SECONDS
+    wait = Wait(every, lambda seconds: log.warning("still waiting for %s (%.0f s)", what, seconds), lambda: told or what)
+    wait.begin()
     try:
         return await (asyncio.wait_for(reference, timeout) if timeout is not None else reference)
     except RayTaskError as error:

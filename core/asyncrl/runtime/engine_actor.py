@@ -19,6 +19,7 @@ from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.engine import EnginePlace, Launch, ServerSpec
 from asyncrl.runtime import child
 from asyncrl.runtime.last_words import last_lines, last_words
+from asyncrl.stacks import register, watch_loop
 from asyncrl.training.publication import free_port
 
 PORT_TRIES = 3
@@ -76,6 +77,8 @@ class EngineActor:
             EngineError: it ended or did not answer in time; the message carries its last log lines.
             ResourceError: the port that was asked for is taken.
         """
+        register(f"actor of {job.name}", self._facts.run_dir)
+        watch_loop()
         await self.stop()
         wanted = (job.launch.port if job.launch else 0) or job.place.port
         self._log_file = job.place.log_file

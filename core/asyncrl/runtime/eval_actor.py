@@ -25,6 +25,7 @@ from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.runtime.collector import collect
 from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.stacks import register, watch_loop
 
 LOST_SECONDS = 10.0
 """How long a request waits for one of the backend's engines to come back."""
@@ -56,6 +57,7 @@ class EvalActor:
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._facts = facts
         self._messages = collect()
+        register("evaluator", facts.run_dir)
         self._specs = specs
 
     @cached_property
@@ -65,6 +67,7 @@ class EvalActor:
 
     async def open(self, setup: EvalSetup) -> None:
         """Open the task."""
+        watch_loop()
         self._setup = setup
         self._session = make_session()
         self._host.one("task_open")(model=setup.model)

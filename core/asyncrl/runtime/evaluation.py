@@ -93,7 +93,9 @@ class Evaluation:
         try:
             await self.opened()
             call = self._actor.evaluate.remote(checkpoint, addresses)
-            result: EvalResult = await ask(call, f"the evaluation of version {checkpoint.version}", warn=False)  # nobody waits
+            result: EvalResult = await ask(
+                call, (what := f"the evaluation of version {checkpoint.version}"), told=what
+            )  # nobody waits
             return result
         except EvalSkip as skip:
             raise await self._with_tails(skip) from None
@@ -149,7 +151,7 @@ class Evaluation:
     async def _poll(self) -> None:
         if self._actor is None:
             return
-        deltas, messages = await ask(self._actor.progress.remote(), WHO, warn=False)
+        deltas, messages = await ask(self._actor.progress.remote(), WHO, told=WHO)
         for delta in deltas:
             self._add_metrics(delta)
         for level, line in messages:

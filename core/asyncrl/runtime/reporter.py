@@ -106,6 +106,12 @@ class Reporter:
         """For which the run has run, over all its lives."""
         return time.monotonic() - self._started
 
+    @property
+    def moved(self) -> tuple[object, ...]:
+        """Something that changes with whatever moves on in the run."""
+        totals = self._totals
+        return totals.steps, totals.evaluations, totals.tokens_generated, totals.books
+
     async def poll(self) -> None:
         self.fold(await self._rollout.progress())
 

@@ -31,6 +31,7 @@ from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.collector import collect
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.recorder import Recorded, Recorder
+from asyncrl.stacks import register, watch_loop
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class RolloutActor:
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._facts = facts
         self._messages = collect()
+        register("rollout actor", facts.run_dir)
         self._specs = specs
         self._task_open = False
 
@@ -81,6 +83,7 @@ class RolloutActor:
 
     async def open_task(self, model: Path, eval_sets: Sequence[str], *, evaluates: bool) -> None:
         """Open the task, which needs no engines: what is wrong with it, or with its eval sets, is said while they start."""
+        watch_loop()
         self._host.one("task_open")(model=model)
         self._task_open = True
         self._eval_sets = chosen_sets(self._host, eval_sets, needed=evaluates)

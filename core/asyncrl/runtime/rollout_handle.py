@@ -43,7 +43,7 @@ class RolloutHandle:
         await ask(self._actor.start.remote(), WHO)
 
     async def take_batch(self, version: int, step: int) -> Any:
-        (batch,) = await ask(self._actor.take_batch.remote(version, step), WHO, warn=False)
+        (batch,) = await ask(self._actor.take_batch.remote(version, step), WHO, told=f"the batch of step {step}")
         return batch
 
     async def trained(self, step: int) -> None:

@@ -182,7 +182,9 @@ class Supervisor:
     async def _one_is_up(self) -> None:
         """Wait until some engine has a server."""
         names = ", ".join(one.server.name for one in self._engines)
-        wait = Wait(WARN_SECONDS, lambda seconds: log.warning("no engine is up; waiting for %s (%.0f s)", names, seconds))
+        wait = Wait(
+            WARN_SECONDS, lambda seconds: log.warning("no engine is up; waiting for %s (%.0f s)", names, seconds), lambda: names
+        )
         wait.begin()
         try:
             while self._require_one() and not self._any("serving", "waiting"):

@@ -14,6 +14,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.hookspecs import PROCESSES
 from asyncrl.host import Host
 from asyncrl.plugins import PluginSpec, build_host
+from asyncrl.stacks import register
 from asyncrl.training.interfaces import (
     Exported,
     StepReport,
@@ -44,6 +45,7 @@ class TrainerActor:
         return address, free_port(address)
 
     def open(self, place: TrainerPlace) -> TrainerFacts:
+        register(f"trainer rank {place.rank}", self._facts.run_dir)
         local_rank = 0 if len(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) <= 1 else place.local_rank
         facts: TrainerFacts = self._host.one("trainer_open")(place=replace(place, local_rank=local_rank))
         return facts

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from asyncrl.stacks import register, watch_loop
+
 from asyncrl_torch.lifetime import end_with
 
 CANNOT_START = 2
@@ -61,6 +63,7 @@ def give_up(message: str) -> NoReturn:
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parse_arguments(argv)
+    register(f"torch engine server on port {arguments.port}")
     if arguments.parent_pid:
         end_with(arguments.parent_pid)
     os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
@@ -102,6 +105,7 @@ async def serve(arguments: argparse.Namespace, sock: socket.socket) -> None:
     updates = WeightUpdates(worker, ModelWeights(model), groups, str(arguments.model))
     facts = ServerFacts(arguments.device, arguments.dtype, arguments.max_running, limits)
 
+    watch_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
