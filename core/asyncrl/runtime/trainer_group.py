@@ -89,7 +89,7 @@ class TrainerGroup:
         """Write what was captured, beside all other calls."""
         self._saving = True
         calls = [rank.save.options(concurrency_group="writing").remote(directory, model) for rank in self._ranks]
-        exported: Exported = (await self._gather(calls, warn=False))[0]  # whoever waits for it says so
+        exported: Exported = (await self._gather(calls, told="a checkpoint"))[0]  # whoever waits for it says so
         self._saving = False
         return exported
 
@@ -107,10 +107,12 @@ class TrainerGroup:
             for rank in self._ranks:
                 ray.kill(rank)
 
-    async def _gather(self, references: Sequence[Any], timeout: float | None = None, *, warn: bool = True) -> list[Any]:
-        """Wait for every rank; the first failure is raised at once, for the others may wait for the failed one."""
+    async def _gather(self, references: Sequence[Any], timeout: float | None = None, *, told: str = "") -> list[Any]:
+        """Wait for every rank; the first failure is raised at once, for the others may wait for the failed one. `told` as in `ask`."""
         tasks = [
-            asyncio.ensure_future(ask(reference, f"trainer rank {rank}", timeout, warn=warn))
+            asyncio.ensure_future(
+                ask(reference, f"trainer rank {rank}", timeout, told=told and f"{told} from trainer rank {rank}")
+            )
             for rank, reference in enumerate(references)
         ]
         try:

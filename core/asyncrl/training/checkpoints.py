@@ -157,6 +157,7 @@ class RunCheckpoints:
             lambda seconds: log.warning(
                 "still waiting for the checkpoint of step %d to be written (%.0f s)", writing.step, seconds
             ),
+            lambda: f"the checkpoint of step {writing.step}",
         )
         wait.begin()
         try:
