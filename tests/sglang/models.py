@@ -7,7 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from asyncrl.samples import Completion
+from greedy_tokens import check_greedy
 from transformers import DynamicCache, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -45,22 +48,6 @@ def load(model: Path) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 
 
-def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
-    """The model's own greedy tokens."""
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        output = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),  # token 0 pads nothing here
-            max_new_tokens=count,
-            min_new_tokens=count,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    return list(output[0, len(prompt) :].tolist())
-
-
 def logprobs(model: Any, prompt: list[int], output: list[int], temperature: float = 1.0) -> torch.Tensor:
     """float32[output, vocabulary] log-probabilities of a forward pass over prompt and output."""
     with torch.inference_mode():
@@ -68,15 +55,23 @@ def logprobs(model: Any, prompt: list[int], output: list[int], temperature: floa
     return torch.log_softmax(logits / temperature, dim=-1)
 
 
-def likeliest(model: Any, prompt: list[int], output: list[int]) -> list[int]:
-    """The likeliest token at each place of an output, given what stands before it: the output itself, if it was greedy."""
-    return list(logprobs(model, prompt, output).argmax(-1).tolist())
-
-
-def likeliest_on_an_old_cache(old: Any, new: Any, head: list[int], output: list[int]) -> list[int]:
-    """Like `likeliest` of `new`, behind keys and values that `old` computed for all of `head` but its last token."""
+def logprobs_on_an_old_cache(old: Any, new: Any, head: list[int], output: list[int]) -> torch.Tensor:
+    """Like `logprobs` of `new`, behind keys and values that `old` computed for all of `head` but its last token."""
     cache = DynamicCache(config=old.config)
     with torch.inference_mode():
         old(torch.tensor([head[:-1]]), cache=cache)
         logits = new(torch.tensor([[head[-1], *output[:-1]]]), cache=cache).logits[0]
-    return list(logits.argmax(-1).tolist())
+    return torch.log_softmax(logits.float(), dim=-1)
+
+
+def check_answer(answer: Completion, rows: torch.Tensor, begin: int = 0) -> None:
+    """Fail unless an answer's tokens from `begin` on are greedy under these log-probabilities, and came with them.
+
+    Args:
+        rows: float32[tokens from begin on, vocabulary], of a forward pass over the answer's own tokens.
+    """
+    end = begin + len(rows)
+    tokens = answer.token_ids[begin:end].tolist()
+    check_greedy(rows, tokens)
+    difference = np.abs(answer.logprobs[begin:end] - rows[range(len(tokens)), tokens].numpy())
+    assert difference.max() < 1e-4

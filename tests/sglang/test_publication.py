@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.samples import SamplingParams
-from models import greedy, likeliest, likeliest_on_an_old_cache, logprobs
+from models import check_answer, logprobs, logprobs_on_an_old_cache
 from publishing import Source
 
 WAYS = [(method, mode) for method in ("disk", "broadcast") for mode in ("retract", "in_place")]
 PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
 COUNT = 400
+MOST = 3900
 TAIL = 24
 
 
@@ -23,38 +24,30 @@ def ask(prompt: list[int], count: int) -> GenerateRequest:
 
 @pytest.mark.parametrize(("method", "mode"), WAYS)
 async def test_requests_in_flight_go_on_under_the_new_weights(world, models, reference, method, mode):
-    """Field reports 1 and 23."""
+    """Field reports 1 and 23. The requests would take far longer than a publication; they are given up some tokens after it."""
     a, b = reference(models.a), reference(models.b)
     publisher = world.publisher(method, mode, Source(b))
-    flying = [asyncio.create_task(world.pool.generate(ask(prompt, COUNT))) for prompt in PROMPTS]
+    flying = [asyncio.create_task(world.pool.generate(ask(prompt, MOST))) for prompt in PROMPTS]
     await asyncio.gather(*(has_run(server, len(PROMPTS) // 2) for server in world.servers))
     assert await publisher.publish(1.0) == 1
-    answers = await asyncio.gather(*flying)
+    assert not any(each.done() for each in flying), "the publication ended a request"
     after = await asyncio.gather(*(world.pool.generate(ask(prompt, TAIL)) for prompt in PROMPTS))
+    for client in world.clients:
+        await client.abort_all()
 
-    spanned = 0
-    for prompt, answer in zip(PROMPTS, answers, strict=True):
+    for prompt, answer in zip(PROMPTS, await asyncio.gather(*flying), strict=True):
         output = answer.token_ids.tolist()
-        assert (answer.finish_reason, len(output)) == ("length", COUNT)
-        versions = [version for version, _ in answer.spans]
-        assert versions in ([0], [0, 1]), answer.spans
-        if versions == [0]:
-            continue
-        spanned += 1
+        assert answer.finish_reason == "abort"
+        assert [version for version, _ in answer.spans] == [0, 1]
         cut = answer.spans[0][1]
         head, tail = prompt + output[:cut], output[cut:]
-        assert output[:cut] == likeliest(a, prompt, output[:cut])
-        if mode == "retract":
-            assert tail == likeliest(b, head, tail)
-            want = logprobs(b, head, tail)[range(len(tail)), tail].numpy()
-            assert np.abs(answer.logprobs[cut:] - want).max() < 1e-4
-        else:
-            assert tail == likeliest_on_an_old_cache(a, b, head, tail)
-    assert spanned == len(PROMPTS)
+        check_answer(answer, logprobs(a, prompt, output[:cut]))
+        tail_rows = logprobs(b, head, tail) if mode == "retract" else logprobs_on_an_old_cache(a, b, head, tail)
+        check_answer(answer, tail_rows, begin=cut)
 
     for prompt, answer in zip(PROMPTS, after, strict=True):
         assert answer.spans == ((1, TAIL),)
-        assert answer.token_ids.tolist() == greedy(b, prompt, TAIL), "a prefix of the old weights was used"
+        check_answer(answer, logprobs(b, prompt, answer.token_ids.tolist()))  # no prefix of the old weights was used
     assert [await client.served_version() for client in world.clients] == [1, 1]
 
 
@@ -62,12 +55,12 @@ async def test_no_prefix_of_the_old_weights_is_used_though_the_server_is_never_i
     """Frozen in place, a server can't flush its cache; requests of the new version must not find the old one's prefixes."""
     a, b = reference(models.a), reference(models.b)
     shared = list(range(3, 43))
-    busy = asyncio.create_task(world.clients[0].generate(ask([60, 61], 3000)))
+    busy = asyncio.create_task(world.clients[0].generate(ask([60, 61], MOST)))
     before = await world.clients[0].generate(ask(shared, TAIL))
-    assert before.token_ids.tolist() == greedy(a, shared, TAIL)
+    check_answer(before, logprobs(a, shared, before.token_ids.tolist()))
     await world.publisher("disk", "in_place", Source(b)).publish(1.0)
-    after = await asyncio.gather(*(world.clients[0].generate(ask(shared, TAIL)) for _ in range(2)))
-    assert [answer.token_ids.tolist() for answer in after] == [greedy(b, shared, TAIL)] * 2
+    for answer in await asyncio.gather(*(world.clients[0].generate(ask(shared, TAIL)) for _ in range(2))):
+        check_answer(answer, logprobs(b, shared, answer.token_ids.tolist()))
     assert not busy.done()
     await world.clients[0].abort_all()
     await busy

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.samples import SamplingParams
-from models import greedy, likeliest
+from models import check_answer, logprobs
 from publishing import Source
 
 PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
-COUNT = 400
+COUNT = 1000  # takes some seconds: whatever is done to a server meets requests in their middle
 UPDATE_SECONDS = 60.0
 
 
@@ -44,7 +44,8 @@ async def test_a_server_that_hangs_gets_no_requests_until_it_answers_again(world
         await asyncio.wait_for(world.pool.look(), 60)
         assert [client.alive for client in world.clients] == [False, True]
         answers = await asyncio.gather(*(world.pool.generate(ask(prompt, 16)) for prompt in PROMPTS))
-        assert [answer.token_ids.tolist() for answer in answers] == [greedy(reference(models.a), p, 16) for p in PROMPTS]
+        for prompt, answer in zip(PROMPTS, answers, strict=True):
+            check_answer(answer, logprobs(reference(models.a), prompt, answer.token_ids.tolist()))
         assert world.clients[0].in_flight == 0
     finally:
         await asyncio.to_thread(world.servers[0].send, signal.SIGCONT)
@@ -69,7 +70,8 @@ async def test_a_server_that_hangs_in_an_update_is_given_up_and_the_other_is_upd
     await publisher.close()
     assert [client.alive for client in world.clients] == [False, True]
     answer = await world.pool.generate(ask(PROMPTS[0], 16))
-    assert (answer.token_ids.tolist(), answer.spans) == (greedy(b, PROMPTS[0], 16), ((1, 16),))
+    assert answer.spans == ((1, 16),)
+    check_answer(answer, logprobs(b, PROMPTS[0], answer.token_ids.tolist()))
     for _ in range(3):
         await world.pool.look()
     assert not world.clients[0].alive, "it serves old weights"
@@ -104,9 +106,8 @@ async def test_a_server_killed_while_it_generates_loses_its_requests_to_the_othe
     await asyncio.to_thread(world.servers[0].kill)
     answers = await asyncio.wait_for(asyncio.gather(*flying), 180)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
-        tokens = answer.token_ids.tolist()
-        assert (answer.finish_reason, len(tokens)) == ("length", COUNT)
-        assert tokens == likeliest(reference(models.a), prompt, tokens)
+        assert (answer.finish_reason, len(answer.token_ids)) == ("length", COUNT)
+        check_answer(answer, logprobs(reference(models.a), prompt, answer.token_ids.tolist()))
     assert [client.alive for client in world.clients] == [False, True]
 
 

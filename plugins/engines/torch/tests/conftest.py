@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import greedy_tokens
 import pytest
 import torch
 from asyncrl import EnginePlace, RunFacts
@@ -174,14 +175,6 @@ def port() -> Callable[[], int]:
     return free_port
 
 
-def _greedy(model: Qwen3ForCausalLM, prompt: list[int], count: int) -> list[int]:
-    with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
-        )
-    return output[0, len(prompt) :].tolist()
-
-
 def _forward_logprobs(model: Any, prompt: list[int], output: list[int], temperature: float = 1.0) -> torch.Tensor:
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1].float()
@@ -189,9 +182,9 @@ def _forward_logprobs(model: Any, prompt: list[int], output: list[int], temperat
 
 
 @pytest.fixture(scope="session")
-def greedy() -> Callable[[Qwen3ForCausalLM, list[int], int], list[int]]:
-    """Tokens of Hugging Face's own greedy generation."""
-    return _greedy
+def check_greedy() -> Callable[[Any, list[int], list[int]], None]:
+    """Check that an output is a model's own greedy one."""
+    return lambda model, prompt, output: greedy_tokens.check_greedy(_forward_logprobs(model, prompt, output), output)
 
 
 @pytest.fixture(scope="session")

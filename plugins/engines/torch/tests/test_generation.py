@@ -20,7 +20,7 @@ def server(start_server):
     return start_server(max_running=4)
 
 
-async def test_greedy_tokens_of_mixed_lengths_equal_hugging_face_while_slots_are_refilled(server, reference_a, greedy):
+async def test_greedy_tokens_of_mixed_lengths_equal_hugging_face_while_slots_are_refilled(server, reference_a, check_greedy):
     lengths = [40 - 3 * place for place in range(len(PROMPTS))]
     bodies = [
         {"input_ids": prompt, "sampling_params": GREEDY | {"max_new_tokens": length}}
@@ -28,7 +28,8 @@ async def test_greedy_tokens_of_mixed_lengths_equal_hugging_face_while_slots_are
     ]
     replies = await server.generate_all(bodies)
     for prompt, length, reply in zip(PROMPTS, lengths, replies, strict=True):
-        assert reply["output_ids"] == greedy(reference_a, prompt, length)
+        check_greedy(reference_a, prompt, reply["output_ids"])
+        assert len(reply["output_ids"]) == length
         assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": length}
         assert reply["meta_info"]["prompt_tokens"] == len(prompt)
         assert reply["meta_info"]["completion_tokens"] == length
@@ -101,23 +102,21 @@ async def test_a_groups_prompt_is_computed_once(server):
     assert len({tuple(reply["output_ids"]) for reply in replies}) > 1
 
 
-def test_a_longer_prompt_reuses_the_head_it_shares(server, reference_a, greedy):
+def test_a_longer_prompt_reuses_the_head_it_shares(server, reference_a, check_greedy):
     head = [1, *[3 + (place * 11) % 50 for place in range(40)]]
     server.generate(head, max_new_tokens=1)
     longer = [*head, 7, 8, 9]
     reply = server.generate(longer, **GREEDY, max_new_tokens=12)
     assert reply["meta_info"]["cached_tokens"] == len(head) - 1
-    assert reply["output_ids"] == greedy(reference_a, longer, 12)
+    check_greedy(reference_a, longer, reply["output_ids"])
 
 
-def test_generation_ends_at_a_stop_token_and_includes_it(server, reference_a, greedy):
-    prompt = PROMPTS[1]
-    free = greedy(reference_a, prompt, 20)
-    stop = free[5]
-    reply = server.generate(prompt, temperature=0, max_new_tokens=20, stop_token_ids=[stop])
-    expected = free[: min(free.index(stop), free.index(2) if 2 in free else 99) + 1]
-    assert reply["output_ids"] == expected
-    assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": expected[-1]}
+def test_generation_ends_at_a_stop_token_and_includes_it(server):
+    stops = list(range(0, 64, 2))  # the model's own end among them
+    reply = server.generate(PROMPTS[1], temperature=1, max_new_tokens=200, stop_token_ids=stops)
+    *before, last = reply["output_ids"]
+    assert last in stops and not set(before) & set(stops)
+    assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": last}
 
 
 def test_output_is_cut_where_the_context_ends(server):
@@ -125,20 +124,20 @@ def test_output_is_cut_where_the_context_ends(server):
     assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 6}
 
 
-async def test_a_stream_is_cumulative_and_ends_with_the_spans(server, reference_a, greedy):
+async def test_a_stream_is_cumulative_and_ends_with_the_spans(server, reference_a, check_greedy):
     body = {"input_ids": PROMPTS[0], "sampling_params": GREEDY | {"max_new_tokens": 30}, "return_logprob": True}
     async with server.stream(body) as chunks:
         seen = [chunk async for chunk in chunks]
     outputs = [chunk["output_ids"] for chunk in seen]
     for shorter, longer in pairwise(outputs):
         assert longer[: len(shorter)] == shorter
-    assert outputs[-1] == greedy(reference_a, PROMPTS[0], 30)
+    check_greedy(reference_a, PROMPTS[0], outputs[-1])
     assert all(chunk["meta_info"]["finish_reason"] is None for chunk in seen[:-1])
     assert seen[-1]["meta_info"]["weight_versions"] == [{"version": "0", "start": 0, "end": 30}]
     assert len(seen[-1]["meta_info"]["output_token_logprobs"]) == 30
 
 
-async def test_an_aborted_request_answers_with_what_it_has(server, reference_a, greedy):
+async def test_an_aborted_request_answers_with_what_it_has(server, reference_a, check_greedy):
     body = {"input_ids": PROMPTS[3], "rid": "mine", "sampling_params": GREEDY | {"max_new_tokens": 4000}}
     async with server.stream(body) as chunks:
         async for chunk in chunks:
@@ -147,8 +146,8 @@ async def test_an_aborted_request_answers_with_what_it_has(server, reference_a, 
                 break
         last = [chunk async for chunk in chunks][-1]
     assert last["meta_info"]["finish_reason"]["type"] == "abort"
-    head = last["output_ids"][:20]
-    assert 5 <= len(last["output_ids"]) < 4000 and head == greedy(reference_a, PROMPTS[3], 20)[: len(head)]
+    assert 5 <= len(last["output_ids"]) < 4000
+    check_greedy(reference_a, PROMPTS[3], last["output_ids"])
     server.ok("/abort_request", {"rid": "unknown"})
 
 
