@@ -195,6 +195,18 @@ async def test_requests_that_a_dying_engine_gave_up_are_tried_elsewhere(start: S
     assert completion.finish_reason == "length" and servers[1].called("/generate")
 
 
+async def test_what_an_engine_answers_under_half_updated_weights_is_not_used(start: Start) -> None:
+    """A server may hold requests where no abort reaches them, and generate them when it goes on."""
+    pool, servers, clients = await start(2)
+    servers[0].hold_after = 1
+    (asked,) = ask(pool, 1)
+    await servers[0].until(lambda: len(servers[0].generated) == 1)
+    clients[0].alive, clients[0].unfit = False, True
+    await servers[0].release()
+    completion = await asked
+    assert completion.finish_reason == "length" and servers[1].called("/generate")
+
+
 async def test_cancelling_a_request_leaves_nothing_behind(start: Start) -> None:
     pool, (server,), (client,) = await start(1)
     server.hold_after = 1

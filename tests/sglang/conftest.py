@@ -31,8 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.sglang)
-            item.add_marker(pytest.mark.timeout(900))
-    order = {here / "test_start.py": 0, here / "test_demo.py": 2}  # before there are shared servers, and after
+            item.add_marker(pytest.mark.timeout(1800))
+    own = {here / "test_start.py": 0, here / "test_conformance.py": 0}  # before there are shared servers
+    order = own | {here / "test_demo.py": 2}  # after them
     items.sort(key=lambda item: order.get(item.path, 1))
 
 

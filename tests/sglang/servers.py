@@ -19,17 +19,16 @@ from asyncrl.runtime import child
 from asyncrl.training.publication import free_port
 from asyncrl_sglang import SGLangEngine, SGLangOptions
 
-START_SECONDS = 300.0
+PYTHON = Path(os.environ.get("ASYNCRL_SGLANG_VENV") or Path(__file__).parents[2] / ".venv-sglang") / "bin" / "python"
+START_SECONDS = 600.0
 FACTS = RunFacts(batch_size=1, group_size=1, max_concurrent_samples=64, steps=1)
 
 
 def interpreter() -> str:
     """The python of the environment that has SGLang."""
-    folder = Path(os.environ.get("ASYNCRL_SGLANG_VENV") or Path(__file__).parents[2] / ".venv-sglang")
-    python = folder / "bin" / "python"
-    if not python.exists():
-        pytest.fail(f"{python} is missing: run `make test-sglang`, or name an environment in ASYNCRL_SGLANG_VENV")
-    return str(python)
+    if not PYTHON.exists():
+        pytest.fail(f"{PYTHON} is missing: run `make test-sglang`, or name an environment in ASYNCRL_SGLANG_VENV")
+    return str(PYTHON)
 
 
 def describe(model: Path, log: Path, port: int = 0, **options: Any) -> ServerSpec:

@@ -18,6 +18,7 @@ from publishing import Source
 PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
 COUNT = 1000  # takes some seconds: whatever is done to a server meets requests in their middle
 UPDATE_SECONDS = 60.0
+RECOVERY_SECONDS = 600.0  # on a busy machine; some on a quiet one
 
 
 def ask(prompt: list[int], count: int) -> GenerateRequest:
@@ -94,9 +95,9 @@ async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(worl
         await receive(*arguments, **more)
 
     world.clients[0].receive_bucket = killed
-    assert await asyncio.wait_for(publisher.publish(1.0), 180) == 1
+    assert await asyncio.wait_for(publisher.publish(1.0), RECOVERY_SECONDS) == 1
     await publisher.close()
-    answers = await asyncio.wait_for(asyncio.gather(*flying), 180)
+    answers = await asyncio.wait_for(asyncio.gather(*flying), RECOVERY_SECONDS)
     assert [(answer.finish_reason, len(answer.token_ids)) for answer in answers] == [("length", COUNT)] * len(PROMPTS)
     assert [client.alive for client in world.clients] == [False, True]
 
@@ -104,7 +105,7 @@ async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(worl
 async def test_a_server_killed_while_it_generates_loses_its_requests_to_the_other(world, models, reference):
     flying = await start(world)
     await asyncio.to_thread(world.servers[0].kill)
-    answers = await asyncio.wait_for(asyncio.gather(*flying), 180)
+    answers = await asyncio.wait_for(asyncio.gather(*flying), RECOVERY_SECONDS)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert (answer.finish_reason, len(answer.token_ids)) == ("length", COUNT)
         check_answer(answer, logprobs(reference(models.a), prompt, answer.token_ids.tolist()))

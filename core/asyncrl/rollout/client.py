@@ -151,9 +151,12 @@ class EngineClient:
             RequestFailed: the request itself is wrong; no engine would take it.
             EngineFault: the engine failed, answered with something else than a completion, or not in time.
         """
-        return await self._sender.send(
+        completion = await self._sender.send(
             request, admitted=self.version, initial_version=self.initial_version, cache_key=self.cache_key
         )
+        if self.unfit and not self.alive:
+            raise EngineFault("it answered under weights that an update may have left half changed", origin=self.name)
+        return completion
 
     def abort(self, rid: str) -> None:
         """Have the server end a request, if it has it; in the background."""

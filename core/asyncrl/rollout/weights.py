@@ -282,7 +282,7 @@ class EngineWeights:
         self._strikes.clear()
 
     async def _resume(self, mode: PauseMode) -> None:
-        """Resume every paused engine; an unfit one ends its requests first."""
+        """Resume every paused engine; an unfit one then ends its requests."""
         causes = await self._each(
             [engine for engine in self._engines if engine.paused],
             self._resume_one,
@@ -300,12 +300,13 @@ class EngineWeights:
     async def _resume_one(self, engine: EngineClient) -> None:
         if engine.unfit:
             engine.alive = False
-            with contextlib.suppress(EngineError):
-                await engine.abort_all()
         try:
             await engine.resume()
         except EngineFault:
             await engine.resume()
+        if engine.unfit:  # only now: a server may hold what came during the pause where no abort reaches it
+            with contextlib.suppress(EngineError):
+                await engine.abort_all()
 
     async def _flush(self, engine: EngineClient, version: int) -> None:
         """Drop the old weights' prefixes as soon as the server is idle for a moment, which it may never be."""

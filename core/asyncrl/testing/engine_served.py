@@ -20,6 +20,8 @@ from asyncrl.testing.rules import broken, expect
 from asyncrl.testing.served import Served, served
 
 ENDS = ("stop", "length")
+LONG = 200  # tokens: long enough to be met in the middle, and within the context of any small model
+NEAR_TIE = 1e-3  # log-probabilities, in nats: a batch's size changes the last digits of its sums
 
 
 class ServedRules(BaseSuite):
@@ -69,10 +71,14 @@ class ServedRules(BaseSuite):
         async def rule(client: EngineClient) -> None:
             alone = await client.generate(_request(1, 12, temperature=0.0))
             among = await asyncio.gather(*(client.generate(_request(number, 12, temperature=0.0)) for number in range(8)))
+            ways = (alone.token_ids.tolist(), among[1].token_ids.tolist())
+            parted = next((place for place, pair in enumerate(zip(*ways, strict=False)) if pair[0] != pair[1]), None)
             expect(
-                alone.token_ids.tolist() == among[1].token_ids.tolist(),
-                promised="temperature 0 takes the likeliest token each time",
-                happened=f"alone it gave {alone.token_ids.tolist()}, among others {among[1].token_ids.tolist()}",
+                len(ways[0]) == len(ways[1])
+                if parted is None
+                else abs(alone.logprobs[parted] - among[1].logprobs[parted]) < NEAR_TIE,
+                promised="temperature 0 takes the likeliest token each time; only of two that are as likely, rounding may take either",
+                happened=f"alone it gave {ways[0]}, among others {ways[1]}",
                 fix="take the argmax, and let no request see another one's cache",
             )
 
@@ -168,21 +174,22 @@ class ServedRules(BaseSuite):
         """A cancelled request is aborted at the server, `abort_all` ends the others with what they have, and new ones are served."""
 
         async def rule(client: EngineClient) -> None:
-            await client.pause("in_place")  # so that none of them can end by itself
-            calls = [asyncio.ensure_future(client.generate(_request(number, 32))) for number in range(6)]
-            await asyncio.sleep(0.2)
+            calls = [asyncio.ensure_future(client.generate(_request(number, LONG, ignore_eos=True))) for number in range(6)]
+            await _until_running(client, len(calls))
+            await client.pause("in_place")  # so that none of them can end by itself from now on
             for call in calls[:3]:
                 call.cancel()
             await asyncio.wait(calls[:3])
             await client.close()
-            if any(call.done() for call in calls[3:]):
-                pytest.skip("test_a_pause_loses_nothing fails")
+            rest = [call for call in calls[3:] if not call.done()]
+            if not rest:
+                pytest.skip(f"{LONG} tokens were generated before a pause could reach it")
             await client.abort_all()
             await client.resume()
-            answers = await asyncio.wait_for(asyncio.gather(*calls[3:]), 60.0)
+            answers = await asyncio.wait_for(asyncio.gather(*rest), 60.0)
             expect(
                 all(answer.finish_reason == "abort" for answer in answers),
-                promised="abort_all ends every request with what it has",
+                promised="abort_all ends every request that runs with what it has",
                 happened=f"finish reasons were {[answer.finish_reason for answer in answers]}",
                 fix="answer an aborted request with finish_reason type abort and the tokens that are there",
             )
@@ -265,6 +272,15 @@ class ServedRules(BaseSuite):
         )
 
 
-def _request(number: int, most: int, temperature: float = 1.0) -> GenerateRequest:
+def _request(number: int, most: int, temperature: float = 1.0, ignore_eos: bool = False) -> GenerateRequest:
     ids = np.array([1 + number % 3, 2 + number % 5, 3 + number % 7, 4], np.int32)
-    return GenerateRequest(ids, SamplingParams(most, temperature=temperature), number)
+    return GenerateRequest(ids, SamplingParams(most, temperature=temperature, ignore_eos=ignore_eos), number)
+
+
+async def _until_running(client: EngineClient, count: int) -> None:
+    """Wait until so many requests run; where the server doesn't say, as long as it takes most to begin."""
+    async with asyncio.timeout(60.0):
+        while (load := await client.load()) is not None and load.running < count and client.in_flight == count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    if load is None:
+        await asyncio.sleep(0.2)

@@ -38,7 +38,7 @@ class FakeServer(HttpEngine):
             answer["meta_info"]["weight_versions"][-1]["end"] += 1
         if self.broken == "greedy by chance" and body["sampling_params"]["temperature"] == 0:
             answer["output_ids"] = [(next(self._asked) + token) % 64 for token in answer["output_ids"]]
-            answer["meta_info"]["output_token_logprobs"] = [[-0.5, token, None] for token in answer["output_ids"]]
+            answer["meta_info"]["output_token_logprobs"] = [[-0.5 - token, token, None] for token in answer["output_ids"]]
         return answer
 
     async def _do_pause_generation(self, body: Any) -> Any:
