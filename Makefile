@@ -13,7 +13,7 @@ SITE = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d bui
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-long test-sglang check bench docs site figures build version clean
+.PHONY: help setup demo test test-slow test-long test-sglang chaos soak check bench docs site figures build version clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -34,6 +34,12 @@ test-long: setup  ## run the tests that are too long for every change: more kill
 
 test-sglang: setup $(SGLANG)  ## run the tests against real SGLang servers, in an environment of their own (2.2 GB, made once)
 	$(BIN)/python -m pytest -q -m sglang
+
+chaos: setup  ## kill a run of the demo thirty times and see that nothing is lost: half an hour
+	$(BIN)/python tools/chaos.py --accuracy 0.9
+
+soak: setup  ## train for 20 minutes and see that no process grows
+	$(BIN)/python tools/soak.py
 
 check: setup  ## format, lint, types, generated docs, the site and its links
 	$(BIN)/ruff format --check .

@@ -5,38 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.minutes]
-
-
-def process_titled(run, title: str) -> int:
-    """The process of the run's Ray cluster with this title."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                mine = run.mark.encode() in (entry / "environ").read_bytes()
-                if mine and (entry / "cmdline").read_bytes().startswith(title.encode()):
-                    return int(entry.name)
-            except OSError:
-                continue
-    raise AssertionError(f"no process is titled {title}")
-
-
-def server_pid(run) -> int:
-    """The process of the run's engine server."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                is_server = b"asyncrl_torch.server" in command and b"asyncrl.runtime.child" not in command
-                if is_server and run.mark.encode() in (entry / "environ").read_bytes():
-                    return int(entry.name)
-            except OSError:
-                continue
-    raise AssertionError("no engine server is running")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -80,7 +52,7 @@ def test_a_dead_engine_that_may_not_be_restarted_ends_the_run_with_one_error_tha
     """Field report 12."""
     run = start("--steps", "100000", "--eval-interval", "0", "--max-engine-restarts", "0")
     run.wait_for_step(1)
-    os.kill(server_pid(run), signal.SIGKILL)
+    os.kill(run.one("engine"), signal.SIGKILL)
     assert run.wait() == 1, run.output
     assert "asyncrl: error:" in run.output
     assert "engine-0 ended" in run.output
@@ -92,7 +64,7 @@ def test_a_dead_engine_that_may_not_be_restarted_ends_the_run_with_one_error_tha
 def test_a_stalled_engine_is_waited_for(start) -> None:
     run = start("--steps", "12", "--eval-interval", "0")
     run.wait_for_step(1)
-    server = server_pid(run)
+    server = run.one("engine")
     os.kill(server, signal.SIGSTOP)
     time.sleep(15)  # longer than one look at an engine takes
     os.kill(server, signal.SIGCONT)
@@ -111,7 +83,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(start) -> None:
 def test_a_killed_actor_is_one_line(start) -> None:
     run = start("--steps", "1000", "--eval-interval", "0")
     run.wait_for_step(1)
-    os.kill(process_titled(run, "ray::TrainerActor"), signal.SIGKILL)
+    os.kill(run.one("trainer rank"), signal.SIGKILL)
     assert run.wait() == 1, run.output
     error = run.output[run.output.index("asyncrl: error:") :]
     assert error.strip() == "asyncrl: error: trainer rank 0: its process died (killed, or out of memory)"

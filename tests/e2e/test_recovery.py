@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,36 +17,11 @@ SAME = 1e-3
 """Log-probabilities of trainer and engine differ by less, in nats, where a token was made by the weights that it is said to be from."""
 
 
-def processes(run: Any, words: bytes, log: str = "") -> list[int]:
-    """The run's processes whose command line has `words`, and whose output goes to a log of this name."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                mine = run.mark.encode() in (entry / "environ").read_bytes()
-                wanted = mine and words in command and b"asyncrl.runtime.child" not in command
-                if wanted and (not log or Path(os.readlink(entry / "fd" / "1")).stem == log):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def server(run: Any, name: str) -> int:
-    (one,) = processes(run, b"asyncrl_torch.server", name)
-    return one
-
-
-def last_step(run: Any) -> int:
-    return max((line["step"] for line in run.metrics()), default=0)
-
-
 def goes_on(run: Any, restarts: int) -> None:
     """Wait until so many servers have come back, and three more steps were trained."""
     log = run.directory / "log.txt"
     run.wait_until(lambda: log.read_text().count("has a new server") >= restarts, f"restart {restarts}")
-    run.wait_for_step(last_step(run) + 3)
+    run.wait_for_step(run.last_step() + 3)
 
 
 def finish(run: Any, restarts: int) -> None:
@@ -72,18 +46,18 @@ def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, r
     """Field report 12. By disk: kill -9 while weights are on their way to it and after a resume, and a hang."""
     run = start(*FLAGS)
     run.wait_for_step(2)
-    one = server(run, "engine-0")
+    one = run.one("engine", "engine-0")
     run.wait_until(lambda: any(run.publish_dir.glob("asyncrl-*/*")), "a publication", every=0.002)
     os.kill(one, signal.SIGKILL)
     goes_on(run, 1)
 
-    os.kill(server(run, "engine-0"), signal.SIGSTOP)
+    os.kill(run.one("engine", "engine-0"), signal.SIGSTOP)
     goes_on(run, 2)
     finish(run, 2)
 
     run = resume(run, "--save-interval", "1", "--keep-checkpoints", "1")
-    run.wait_for_step(last_step(run) + 3)  # the checkpoint with which its server started is gone
-    os.kill(server(run, "engine-0"), signal.SIGKILL)
+    run.wait_for_step(run.last_step() + 3)  # the checkpoint with which its server started is gone
+    os.kill(run.one("engine", "engine-0"), signal.SIGKILL)
     goes_on(run, 3)
     finish(run, 3)
 
@@ -92,16 +66,16 @@ def test_one_of_two_engines_comes_back_while_the_other_goes_on(start: Any) -> No
     """Field report 12. By broadcast, by which what is sent waits for what does not come."""
     run = start(*FLAGS, "--num-engines", "2", "--publish-method", "broadcast")
     run.wait_for_step(2)
-    hung = server(run, "engine-1")
+    hung = run.one("engine", "engine-1")
     os.kill(hung, signal.SIGSTOP)
     time.sleep(1.5)  # a publication waits for it
     os.kill(hung, signal.SIGKILL)
     goes_on(run, 1)
 
-    os.kill(server(run, "engine-0"), signal.SIGSTOP)
+    os.kill(run.one("engine", "engine-0"), signal.SIGSTOP)
     goes_on(run, 2)
 
-    os.kill(processes(run, b"ray::EngineActor")[0], signal.SIGKILL)
+    os.kill(run.processes("engine actor")[0], signal.SIGKILL)
     goes_on(run, 3)
     finish(run, 3)
 
@@ -110,9 +84,9 @@ def test_an_engine_that_dies_once_too_often_ends_the_run_with_its_last_words(sta
     """Field report 12."""
     run = start(*FLAGS, "--max-engine-restarts", "1")
     run.wait_for_step(1)
-    os.kill(server(run, "engine-0"), signal.SIGKILL)
+    os.kill(run.one("engine", "engine-0"), signal.SIGKILL)
     goes_on(run, 1)
-    os.kill(server(run, "engine-0"), signal.SIGKILL)
+    os.kill(run.one("engine", "engine-0"), signal.SIGKILL)
     assert run.wait() == 1, run.output
     error = run.output[run.output.index("asyncrl: error:") :]
     assert "no engine is left, and each was started again 1 times (max_engine_restarts): engine-0: its server died" in error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from asyncrl.training.stored import choose
-from fake_distributions import install
+from live import Run
+from whole_life import OBSERVED, check_whole, observing
 
 pytestmark = pytest.mark.slow
 
@@ -21,50 +20,27 @@ EVERYTHING_IS_TRAINED = ("--filters", "", "--staleness", "none")
 @pytest.fixture
 def ends(tmp_path: Path) -> dict[str, str]:
     """Environment of runs that write down their batches."""
-    install(tmp_path / "site", "ends", {"asyncrl.observers": {"ends": "ends_plugin:Ends"}})
-    return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(Path(__file__).parents[1] / "support")])}
+    return observing(tmp_path / "site")
 
 
-def kill(run: Any) -> None:
-    run.process.send_signal(signal.SIGKILL)
-    run.process.communicate()
-
-
-def check_whole(run: Any, steps: int, *, batch_size: int = 16) -> None:
-    """Every step is in each file once; each prompt was trained once or is still open."""
+def check_completed(run: Run, steps: int, evals: Sequence[int] = ()) -> None:
     assert run.wait() == 0, run.output
-    assert run.summary["outcome"] == "completed" and run.summary["steps"] == steps
-    assert [line["step"] for line in run.metrics()] == list(range(1, steps + 1))
-    assert [line["step"] for line in run.lines("steps.jsonl")] == list(range(1, steps + 1))
-    seconds = [line["step"] for line in run.metrics("wall_seconds")]
-    assert len(seconds) == steps and seconds == sorted(seconds)
-    traced = [line["prompt_id"] for line in run.lines("trace.jsonl")]
-    assert len(traced) == len(set(traced))
-    batches = {step: prompts for step, prompts in run.lines("batches.jsonl")}  # a step that was trained again: its later line
-    trained = [prompt for prompts in batches.values() for prompt in prompts]
-    assert len(trained) == len(set(trained)) == steps * batch_size
-    ledger = choose(run.directory / "checkpoints").run["rollout"]["ledger"]
-    still_open = [prompt for prompt, _ in ledger["open"]]
-    assert sorted([*trained, *still_open]) == list(range(ledger["cursor"]))
-    books = run.summary["books"]
-    assert books["trained"] == len(trained) and books["issued"] == books["trained"] + books["unfinished"]
-    assert run.left_behind() == []
+    check_whole(run, steps, evals=evals)
 
 
 def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends) -> None:
     """Field reports 20 and 21."""
-    flags = ("--steps", "6", "--save-interval", "2", "--eval-interval", "3", "--observers", "ends", *EVERYTHING_IS_TRAINED)
+    flags = ("--steps", "6", "--save-interval", "2", "--eval-interval", "3", *OBSERVED, *EVERYTHING_IS_TRAINED)
     run = start(*flags, env=ends)
     run.wait_for_step(3)
     run.wait_until(lambda: (run.directory / "checkpoints" / "step-2").exists(), "the first checkpoint")
     other = resume(run, env=ends)
     assert other.wait() == 2, other.output
     assert f"is still alive: process {run.process.pid} on " in other.output
-    kill(run)
+    run.kill()
     run = resume(run, env=ends)
-    check_whole(run, 6)
+    check_completed(run, 6, evals=(0, 3, 6))
     assert [(line["step"], line["version"], line["skipped"]) for line in run.evals()] == [(0, 0, ""), (3, 3, ""), (6, 6, "")]
-    assert [line["step"] for line in run.metrics("eval_step")] == [0, 3, 6]
     assert run.summary["evaluations"] == 2
 
 
@@ -72,35 +48,34 @@ def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends
 @pytest.mark.timeout(1800)
 def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_ranks_and_engines(start, resume, ends) -> None:
     """Field reports 20 and 21."""
-    flags = ("--steps", "14", "--save-interval", "1", "--eval-interval", "4", "--observers", "ends", *EVERYTHING_IS_TRAINED)
+    flags = ("--steps", "14", "--save-interval", "1", "--eval-interval", "4", *OBSERVED, *EVERYTHING_IS_TRAINED)
     run = start(*flags, env=ends)
     checkpoints = run.directory / "checkpoints"
 
     run.wait_until(lambda: (checkpoints / ".step-3.partial").exists(), "the third checkpoint to be written")
-    kill(run)
+    run.kill()
     run = resume(run, "--trainer-ranks", "2", "--num-engines", "2", env=ends)
     run.wait_until(lambda: (checkpoints / "step-6").exists(), "the sixth checkpoint")
-    kill(run)
+    run.kill()
     run = resume(run, "--trainer-ranks", "1", env=ends)
     run.wait_for_step(9)
-    kill(run)
+    run.kill()
     run = resume(run, "--num-engines", "1", "--publish-method", "broadcast", env=ends)
     run.wait_until(lambda: (checkpoints / ".step-12.partial").exists(), "the twelfth checkpoint to be written")
-    kill(run)
+    run.kill()
     run = resume(run, env=ends)
-    check_whole(run, 14)
-    assert [line["step"] for line in run.evals()] == [0, 4, 8, 12, 14]
+    check_completed(run, 14, evals=(0, 4, 8, 12, 14))
 
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
 def test_going_on_between_two_publications_counts_as_one(start, resume, ends) -> None:
-    flags = ("--steps", "6", "--save-interval", "1", "--publish-interval", "2", "--eval-interval", "0", "--observers", "ends")
+    flags = ("--steps", "6", "--save-interval", "1", "--publish-interval", "2", "--eval-interval", "0", *OBSERVED)
     run = start(*flags, *EVERYTHING_IS_TRAINED, env=ends)
     run.wait_until(lambda: (run.directory / "checkpoints" / "step-3").exists(), "the third checkpoint")
-    kill(run)
+    run.kill()
     run = resume(run, "--from", "step-3", env=ends)
-    check_whole(run, 6)
+    check_completed(run, 6)
     assert [line["values"]["run/weight_version"] for line in run.metrics()] == [0, 1, 1, 3, 3, 4]
 
 

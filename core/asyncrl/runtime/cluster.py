@@ -27,6 +27,8 @@ log = logging.getLogger("asyncrl")
 T = TypeVar("T")
 WARN_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
+SLOW_NODE = "timed out during startup"
+"""In what Ray raises when its own node is not there within 30 s, whatever patience it is given."""
 OTHERS_SECONDS = 20.0
 OBJECT_STORE_BYTES = 2 * 2**30
 
@@ -55,8 +57,26 @@ class Cluster:
             ResourceError: nothing answers at the address, or not within `timeout` seconds.
         """
         await self._require_address()
-        started = asyncio.get_running_loop().create_future()
+        deadline = asyncio.get_running_loop().time() + timeout
+        what = f"the Ray cluster at {self._address}" if self._address else "a private Ray cluster"
+        while True:
+            try:
+                await asyncio.wait_for(self._connected(), deadline - asyncio.get_running_loop().time())
+                return
+            except Exception as cause:  # Ray raises bare ones too
+                if SLOW_NODE not in str(cause) or asyncio.get_running_loop().time() > deadline:
+                    why = cause or f"no answer within {timeout:g} s"
+                    raise ResourceError(f"{what} did not start: {why}", origin="ray_address") from cause
+                log.warning("the machine is so busy that %s was not there in time; it is started again", what)
+
+    def _connected(self) -> asyncio.Future[None]:
+        """Connect in a thread of its own.
+
+        A daemon, so that a connection that never comes about does not keep the process. It stays until `stop`, because the kernel ends
+        Ray's processes together with the thread that started them: those of a start that failed are gone before the next one.
+        """
         loop = asyncio.get_running_loop()
+        started: asyncio.Future[None] = loop.create_future()
 
         def connect() -> None:
             try:
@@ -67,16 +87,8 @@ class Cluster:
                 loop.call_soon_threadsafe(_settle, started, None)
                 self._stopped.wait()
 
-        # A daemon, so that a connection that never comes about does not keep the process. It stays until `stop`, because the kernel
-        # ends Ray's processes together with the thread that started them.
         threading.Thread(target=connect, name="ray start", daemon=True).start()
-        try:
-            await asyncio.wait_for(started, timeout)
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as cause:
-            what = f"the Ray cluster at {self._address}" if self._address else "a private Ray cluster"
-            raise ResourceError(
-                f"{what} did not start: {cause or f'no answer within {timeout:g} s'}", origin="ray_address"
-            ) from cause
+        return started
 
     async def _require_address(self) -> None:
         """Refuse an address at which nothing listens: Ray itself would wait for minutes."""
