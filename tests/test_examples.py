@@ -19,6 +19,7 @@ from asyncrl.cli.main import main
 from asyncrl.evaluation.setup import check_options
 from asyncrl.fit import check_fit
 from asyncrl.host import Host
+from asyncrl.network import INTERFACE_VARIABLES, key_for
 from asyncrl.options import RunConfig, resolve
 from asyncrl.plugins import build_host
 from asyncrl.runtime import engine_actor
@@ -49,7 +50,8 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for variable in ("CUDA_VISIBLE_DEVICES", *INTERFACE_VARIABLES):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(engine_actor, "_own_address", lambda: "NODE")
     monkeypatch.setattr(asyncrl_sglang, "check", lambda *arguments: None)  # asks SGLang itself for its flags
     yield
@@ -81,12 +83,14 @@ def engine_lines(config: RunConfig) -> Iterator[str]:
     host = build_host(config.specs, facts)
     check_all(host, config)
     actor = EngineActor(config.specs, facts)
+    api_key = "KEY" if key_for(config.core.bind) else ""
     for index in range(config.core.num_engines):
-        place = EnginePlace(index, Path("MODEL"), config.core.host, 0, device, facts.dtype, facts.seed + index, Path("LOG"))
+        seed = facts.seed + index
+        place = EnginePlace(index, Path("MODEL"), config.core.bind, 0, device, facts.dtype, seed, Path("LOG"), api_key)
         yield from described(f"engine-{index}", actor, EngineJob(f"engine-{index}", place), host.one("engine_needs")())
     plan = plan_eval_engines(config, host, facts) if config.core.eval_interval else None
     for index in range(plan.engines.count if plan else 0):
-        job = _job(plan, index, Path("MODEL"), config.core.host, Path("LOG"))
+        job = _job(plan, index, Path("MODEL"), config.core.bind, api_key, Path("LOG"))
         needs = plan.needs[index] if plan.needs else None
         yield from described(job.name, EngineActor([plan.spec], plan.facts), job, needs)
 

@@ -71,6 +71,7 @@ _PUBLIC = {
     "WeightGroup": "training.interfaces",
     "WeightManifest": "training.interfaces",
     "AsyncrlError": "errors",
+    "checked_url": "network",
     "DataError": "errors",
     "EvalSkip": "errors",
     "OptionError": "errors",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which don't run `__getatt
     from asyncrl.metrics import Distribution as Distribution
     from asyncrl.metrics import Gauge as Gauge
     from asyncrl.metrics import MetricSet as MetricSet
+    from asyncrl.network import checked_url as checked_url
     from asyncrl.rollout.engine import EngineNeeds as EngineNeeds
     from asyncrl.rollout.engine import EnginePlace as EnginePlace
     from asyncrl.rollout.engine import EngineSet as EngineSet

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+
+from asyncrl.network import LOOPBACK
 
 
 class Contradiction(ValueError):
@@ -36,6 +39,13 @@ def _top_k(value: int) -> int:
     if value == 0:
         raise ValueError("top_k 0 would leave no token to sample; -1 is off")
     return value
+
+
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is no IPv4 address") from None
 
 
 class RunOptions(BaseModel):
@@ -92,8 +102,10 @@ class RunOptions(BaseModel):
     trainer_ranks: int = Field(1, ge=1, description="Trainer processes.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where models run; auto is cuda where there is a GPU.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of the engines' weights.")
-    host: str = Field(
-        "127.0.0.1", min_length=1, description="Address to which servers are bound; 0.0.0.0 is every one of their node."
+    bind: Annotated[str, AfterValidator(_address)] = Field(
+        LOOPBACK,
+        description="IPv4 address to which servers are bound; 0.0.0.0 is every one of their node. With any but loopback, they "
+        "require a key that is made for the run.",
     )
     base_port: int = Field(0, ge=0, le=65535, description="Port of the first engine, the others follow; 0 takes free ones.")
     ray_address: str = Field("", description="Ray cluster to join; empty starts a private one on this machine.")

@@ -116,7 +116,7 @@ def test_a_run_that_is_alive_is_refused(run: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "flags",
     [
-        "--num-engines 4 --trainer-ranks 2 --device cuda --base-port 30000 --host 0.0.0.0",
+        "--num-engines 4 --trainer-ranks 2 --device cuda --base-port 30000 --bind 0.0.0.0",
         "--steps 500 --save-interval 5 --publish-interval 2 --eval-interval 50 --keep-checkpoints 1",
         "--publish-method broadcast --publish-mode in_place --request-timeout 10 --max-concurrent-samples 512",
         "--buffer.capacity-factor 4 --staleness.max-staleness 1 --trainer.learning-rate 1e-5 --engine.threads 2",

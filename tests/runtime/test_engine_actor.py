@@ -10,16 +10,30 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
+import numpy as np
 import pytest
-from asyncrl import EnginePlace, Launch, RunFacts
-from asyncrl.errors import EngineError
+from asyncrl import EnginePlace, Launch, RunFacts, SamplingParams, ServerSpec, hookimpl
+from asyncrl.errors import EngineError, PluginFailed
 from asyncrl.options import resolve
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
+from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.runtime.engine_actor import EngineActor, EngineJob
 from asyncrl.testing.models import default_model
 from asyncrl.training.publication import free_port
+from asyncrl_torch import TorchEngine
 
 pytestmark = pytest.mark.slow
 
+KEY = "key-of-this-run-alone"
+ENDPOINTS = [
+    *((path, "GET") for path in ("/model_info", "/get_model_info", "/server_info", "/v1/loads", "/flush_cache", "/nothing")),
+    *((path, "POST") for path in ("/generate", "/abort_request", "/pause_generation", "/continue_generation", "/flush_cache")),
+    *((path, "POST") for path in ("/update_weights_from_disk", "/init_weights_update_group", "/destroy_weights_update_group")),
+    *((path, "POST") for path in ("/begin_weight_update", "/update_weights_from_distributed", "/end_weight_update")),
+    *((path, "POST") for path in ("/update_weight_version", "/weights_checker")),
+]
 FACTS = RunFacts(batch_size=1, group_size=1, max_concurrent_samples=1, steps=1)
 
 
@@ -83,8 +97,43 @@ async def test_a_server_that_nobody_answers_for_is_said_to_be_unhealthy_in_time(
 
 
 async def test_a_server_that_is_bound_to_every_address_is_reached_at_one_of_its_node(actor: EngineActor, tmp_path: Path) -> None:
-    """As an engine on another node than the rollout's must be."""
-    address = await actor.start(EngineJob("engine-0", replace(place(tmp_path), host="0.0.0.0")))
+    """As an engine on another node than the rollout's must be; then it answers nobody who has not the run's key."""
+    address = await actor.start(EngineJob("engine-0", replace(place(tmp_path), host="0.0.0.0", api_key=KEY)))
     assert "//0.0.0.0:" not in address.spec.url
     assert "0.0.0.0" in address.spec.argv
     assert await actor.healthy()
+
+    command = Path(f"/proc/{server_of(int(address.spec.url.rpartition(':')[2]))}/cmdline").read_text()
+    assert KEY not in f"{command}{address}{(tmp_path / 'server.txt').read_text()}"
+    async with aiohttp.ClientSession() as session:
+        for path, method in ENDPOINTS:
+            for headers in ({}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": KEY}, {"Authorization": "Bearer "}):
+                async with session.request(method, f"{address.spec.url}{path}", headers=headers, data=b"{}") as answer:
+                    assert answer.status == 401, f"{path} with {headers}"
+                    assert KEY not in await answer.text()
+        async with session.get(f"{address.spec.url}/health") as answer:
+            assert answer.status == 200
+    async with make_session() as session:
+        client = EngineClient.of_spec("engine-0", address.spec, session, vocab_size=16, request_timeout=60)
+        request = GenerateRequest(np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=3), 0)
+        assert len((await client.generate(request)).token_ids)
+        assert await client.digest() and await client.load()
+        await client.pause("retract")
+        await client.resume()
+        await client.close()
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["that answers without it", "whose plugin knows of none"])
+async def test_a_server_that_does_not_require_the_key_is_refused(
+    knows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = TorchEngine.engine_server
+
+    def without_key(self: TorchEngine, place: EnginePlace) -> ServerSpec:
+        return replace(describe(self, replace(place, api_key="")), api_key=place.api_key if knows else "")
+
+    monkeypatch.setattr(TorchEngine, "engine_server", hookimpl(without_key))
+    owner = EngineActor([spec for spec in resolve(None, []).specs if spec.slot == "engine"], FACTS)
+    with pytest.raises(PluginFailed, match="does not refuse a request without its key" if knows else "can't require a key"):
+        await owner.start(EngineJob("engine-0", replace(place(tmp_path), host="0.0.0.0", api_key=KEY)))
+    assert not await owner.healthy()

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import numpy as np
 import pytest
-from asyncrl import RunFacts
+from asyncrl import RunFacts, SamplingParams
 from asyncrl.errors import EngineError, OptionError, ResourceError
 from asyncrl.plugins import PluginSpec
-from asyncrl.rollout.engine import EnginePlace
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
+from asyncrl.rollout.engine import EnginePlace, GenerateRequest
 from asyncrl.runtime.engine_actor import EngineActor, EngineJob
 from asyncrl.testing.models import default_model
 from asyncrl_sglang import SGLangEngine, SGLangOptions
-from servers import FACTS, interpreter
+from servers import FACTS, descendants, interpreter
+
+KEY = "key-of-this-run-alone"
+ENDPOINTS = [
+    *((path, "GET") for path in ("/model_info", "/server_info", "/v1/loads", "/openapi.json")),
+    *((path, "POST") for path in ("/generate", "/abort_request", "/pause_generation", "/continue_generation", "/flush_cache")),
+    *((path, "POST") for path in ("/update_weights_from_disk", "/init_weights_update_group", "/update_weights_from_tensor")),
+    *((path, "POST") for path in ("/update_weight_version", "/weights_checker", "/v1/completions")),
+]
 
 
 async def start(model: Path, folder: Path, port: int = 0, **options: Any) -> None:
@@ -53,6 +66,34 @@ async def test_more_memory_than_there_is(tmp_path):
     with pytest.raises(EngineError, match="[Nn]o GPU memory for the KV cache|Not enough memory") as caught:
         await start(default_model(), tmp_path, memory_fraction=1e-6)
     assert "\n" not in str(caught.value)
+
+
+async def test_bound_to_every_address_it_answers_nobody_who_has_not_the_key(tmp_path):
+    given = json.dumps({"python": interpreter()})
+    actor = EngineActor([PluginSpec("engine", "sglang", "asyncrl-plugin-sglang", "0.1.0", given)], FACTS)
+    place = EnginePlace(0, default_model(), "0.0.0.0", 0, "cpu", "float32", 0, tmp_path / "engine-0.txt", KEY)
+    try:
+        address = await actor.start(EngineJob("engine-0", place))
+        assert await actor.healthy()
+        async with aiohttp.ClientSession() as session:
+            for path, method in ENDPOINTS:
+                for headers in ({}, {"Authorization": f"Bearer {KEY}x"}):
+                    async with session.request(method, f"{address.spec.url}{path}", headers=headers, json={}) as answer:
+                        assert answer.status == 401, f"{path} with {headers}"
+        async with make_session() as session:
+            client = EngineClient.of_spec("engine-0", address.spec, session, vocab_size=64, request_timeout=60)
+            request = GenerateRequest(np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=3), 0)
+            assert len((await client.generate(request)).token_ids)
+            assert await client.digest() and await client.load()
+            await client.pause("retract")
+            await client.resume()
+            await client.close()
+        commands = [(Path("/proc") / str(pid) / "cmdline").read_text() for pid in descendants(os.getpid())]
+        assert any("launch.py" in command for command in commands)
+        assert KEY not in "".join(commands)
+        assert KEY not in (tmp_path / "engine-0.txt").read_text()
+    finally:
+        await actor.stop()
 
 
 def test_a_flag_that_this_version_does_not_have(tmp_path):

@@ -39,7 +39,7 @@ class EngineClient:
         request_timeout: seconds a request may take in all.
         control_timeout: seconds for pause, resume and other short control calls.
         update_timeout: seconds for calls that move weights or join a group.
-        comparable_digest, needs_begin_end, drops_stale_prefixes, takes_seeds, weight_ranks: see `ServerSpec`.
+        comparable_digest, needs_begin_end, drops_stale_prefixes, takes_seeds, weight_ranks, api_key: see `ServerSpec`.
         version: weight version of the weights the server starts with.
 
     Every call raises `EngineFault` for what another try may cure and another `EngineError` for what it will not.
@@ -60,6 +60,7 @@ class EngineClient:
         drops_stale_prefixes: bool = True,
         takes_seeds: bool = False,
         weight_ranks: int = 1,
+        api_key: str = "",
         version: int = 0,
     ) -> None:
         self.name = name
@@ -76,7 +77,7 @@ class EngineClient:
         self.unfit = False  # its weights are old or half updated: no requests until an update succeeds
         self.control_timeout = control_timeout
         self.update_timeout = update_timeout
-        self._connection = Connection(name, url, session)
+        self._connection = Connection(name, url, session, api_key)
         self._sender = Sender(
             self._connection,
             vocab_size=vocab_size,
@@ -104,6 +105,7 @@ class EngineClient:
             drops_stale_prefixes=spec.drops_stale_prefixes,
             takes_seeds=spec.takes_seeds,
             weight_ranks=spec.weight_ranks,
+            api_key=spec.api_key,
             **more,
         )
 

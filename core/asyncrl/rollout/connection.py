@@ -35,12 +35,14 @@ class Connection:
         name: of the engine, for messages.
         url: base address, such as ``http://127.0.0.1:30000``.
         session: from `make_session`.
+        api_key: what its requests carry; '' for nothing.
     """
 
-    def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, name: str, url: str, session: aiohttp.ClientSession, api_key: str = "") -> None:
         self.name = name
         self.url = url
         self.session = session
+        self.headers = {**JSON, **bearer(api_key)}
 
     async def call(
         self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST"] = "POST"
@@ -54,7 +56,12 @@ class Connection:
         data = None if body is None else orjson.dumps(body)
         try:
             async with self.session.request(
-                method, f"{self.url}{path}", data=data, headers=JSON, timeout=aiohttp.ClientTimeout(total=timeout)
+                method,
+                f"{self.url}{path}",
+                data=data,
+                headers=self.headers,
+                timeout=aiohttp.ClientTimeout(total=timeout),
+                allow_redirects=False,
             ) as response:
                 raw = await response.read()
                 status = response.status
@@ -87,6 +94,11 @@ class Connection:
             return EngineFault(f"{path} answered {status}: {told}", origin=self.name)
         kind = RequestFailed if path == "/generate" else EngineError
         return kind(f"{path} was refused with {status}: {told}", origin=self.name)
+
+
+def bearer(api_key: str) -> dict[str, str]:
+    """Return the header that carries a server's key; none for ''."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def words(cause: BaseException) -> str:

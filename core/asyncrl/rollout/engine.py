@@ -36,7 +36,8 @@ class EngineNeeds:
 
 @dataclass(frozen=True)
 class EnginePlace:
-    """Where one engine's server shall run."""
+    """Where one engine's server shall run. `api_key` is what every request to it must carry as its bearer token; '' where all may ask.
+    Put it into the server's environment, never into its command line, which other users of the machine see."""
 
     index: int
     model: Path
@@ -46,6 +47,7 @@ class EnginePlace:
     dtype: str
     seed: int
     log_file: Path
+    api_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,19 @@ class ServerSpec:
         drops_stale_prefixes: whether an update `in_place` leaves no cached prefix of the old weights to later requests.
         takes_seeds: whether a request may carry `sampling_seed`, on which alone its random numbers depend.
         weight_ranks: how many ranks it takes in a weight group, one for each device that holds a part of the model; 0 if it can't join.
+        api_key: what requests must carry as their bearer token; '' for nothing. Of a server that is started, the place's.
     """
 
     argv: tuple[str, ...]
     url: str
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
     start_timeout: float = 120.0
     comparable_digest: bool = True
     needs_begin_end: bool = True
     drops_stale_prefixes: bool = True
     takes_seeds: bool = False
     weight_ranks: int = 1
+    api_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class EngineSet:
         parallel_sizes: those of the options that say over how many devices one engine is spread.
         launch: how the one server is started outside the cluster's placement; None for engines that the cluster places.
         urls: of running servers to attach to; nothing is started then.
+        api_key: what those servers require.
     """
 
     engine: str
@@ -111,6 +116,7 @@ class EngineSet:
     parallel_sizes: tuple[str, ...] = ()
     launch: Launch | None = None
     urls: tuple[str, ...] = ()
+    api_key: str = field(default="", repr=False)
 
     def derive(self, count: int, overrides: Mapping[str, Any]) -> EngineSet:
         """Return `count` engines with the same options, except for `overrides`. Where they change a parallel size, the parallel sizes
@@ -124,9 +130,9 @@ class EngineSet:
         """Return one engine with the same options, started outside the cluster's placement."""
         return replace(self, count=1, launch=launch)
 
-    def attached(self, urls: Sequence[str]) -> EngineSet:
-        """Return the servers that run already at `urls`."""
-        return replace(self, count=len(urls), urls=tuple(urls), launch=None)
+    def attached(self, urls: Sequence[str], api_key: str = "") -> EngineSet:
+        """Return the servers that run already at `urls`, and require `api_key`."""
+        return replace(self, count=len(urls), urls=tuple(urls), launch=None, api_key=api_key)
 
 
 @dataclass(frozen=True)

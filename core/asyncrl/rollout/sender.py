@@ -75,6 +75,7 @@ class Sender:
         Args:
             admitted: version known now; the whole request's where the server gives no spans.
             initial_version: what the server's label ``default`` stands for.
+            headers: beside those of the connection.
             cache_key: keeps the request from prefixes that were cached under another one; 0 is the server's own.
 
         Raises:
@@ -88,7 +89,11 @@ class Sender:
         self.in_flight += 1
         try:
             async with self._connection.session.post(
-                self._address(), data=body, headers=headers, timeout=self._limit, allow_redirects=False
+                self._address(),
+                data=body,
+                headers={**self._connection.headers, **headers},
+                timeout=self._limit,
+                allow_redirects=False,
             ) as response:
                 raw = await response.read()
                 status = response.status

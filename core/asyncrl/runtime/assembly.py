@@ -20,6 +20,7 @@ from asyncrl.evaluation.snapshots import staging_directory
 from asyncrl.host import Host
 from asyncrl.loggers import RunHeader
 from asyncrl.metrics import Registry
+from asyncrl.network import key_for, require_reachable
 from asyncrl.options import RunConfig
 from asyncrl.rollout.engine import EngineNeeds
 from asyncrl.rollout.saved_groups import Arrays
@@ -79,6 +80,7 @@ class Assembly:
         self._job = job
         self._interrupts = interrupts
         self._run_id = secrets.token_hex(6)
+        self._api_key = key_for(job.core.bind)
 
     async def train(self, stack: contextlib.AsyncExitStack) -> None:
         """Start everything and train to the end, or until a stop is asked for. What was started ends with the stack."""
@@ -121,6 +123,7 @@ class Assembly:
                 job.eval_plan,
                 cluster,
                 vocab_size=job.vocab_size,
+                api_key=self._api_key,
                 log_dir=job.directory.path / "logs",
                 add_metrics=registry.add,
             )
@@ -209,7 +212,9 @@ class Assembly:
         rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
         eval_needs = job.eval_plan.needs if job.eval_plan and core.eval_interval else ()
         bundles = [*[engine_needs] * core.num_engines, *[rank_needs] * core.trainer_ranks, *eval_needs]
-        cluster = Cluster(core.ray_address, bundles, origin="num_engines, trainer_ranks" + ", eval" * bool(eval_needs))
+        cluster = Cluster(
+            core.ray_address, bundles, bind=core.bind, origin="num_engines, trainer_ranks" + ", eval" * bool(eval_needs)
+        )
         staging = staging_directory(core.staging_dir, job.directory.path, self._run_id)
         janitor = Janitor(
             [cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}", staging], [job.directory.lock.descriptor]
@@ -239,7 +244,8 @@ class Assembly:
                 engines.start(
                     resumed.stored.model if resumed else job.model,
                     restart_model=job.model,
-                    host=core.host,
+                    bind=core.bind,
+                    api_key=self._api_key,
                     base_port=core.base_port,
                     log_dir=job.directory.path / "logs",
                     timeout=core.start_timeout,
@@ -250,6 +256,8 @@ class Assembly:
             await _quietly(rollout.close_task, "closing the task")()
             raise
         stack.push_async_exit(self._close_rollout(rollout))
+        if core.publish_method == "broadcast":
+            require_reachable(core.bind, [address.spec.url for address in addresses])
         setup = RolloutSetup(
             model=job.model,
             vocab_size=job.vocab_size,

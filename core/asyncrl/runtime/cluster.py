@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -10,16 +11,18 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import ActorLost, AsyncrlError, DeadlineExceeded, ResourceError, RunError
+from asyncrl.network import LOOPBACK, is_loopback
 from asyncrl.rollout.engine import EngineNeeds
 from asyncrl.rollout.patience import Wait
 
@@ -39,11 +42,15 @@ class Cluster:
     Args:
         address: as in `ray.init(address=…)`.
         bundles: resources of each actor that needs some, in the order in which `place` hands them out.
+        bind: address on which the run's servers listen.
         origin: the options that say how much that is.
     """
 
-    def __init__(self, address: str, bundles: list[EngineNeeds], *, origin: str = "num_engines, trainer_ranks") -> None:
+    def __init__(
+        self, address: str, bundles: list[EngineNeeds], *, bind: str = LOOPBACK, origin: str = "num_engines, trainer_ranks"
+    ) -> None:
         self._origin = origin
+        self.bind = bind
         self._address = address
         self._bundles = bundles
         self._group: PlacementGroup | None = None
@@ -113,16 +120,17 @@ class Cluster:
         logging.getLogger("ray").setLevel(logging.ERROR)
         shared_memory = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else OBJECT_STORE_BYTES
         cpus = max(os.cpu_count() or 1, round(sum(need.cpus for need in self._bundles)) + 1)
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=int(min(OBJECT_STORE_BYTES, shared_memory * 0.3)),
-            _temp_dir=str(self.temp_dir),
-            _node_ip_address="127.0.0.1",
-        )
+        with _on_loopback():
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=int(min(OBJECT_STORE_BYTES, shared_memory * 0.3)),
+                _temp_dir=str(self.temp_dir),
+                _node_ip_address=LOOPBACK,
+            )
 
     async def reserve(self, timeout: float) -> None:
         """Reserve every bundle. Raises `ResourceError` with what is wanted and what there is when that can't be had."""
@@ -145,6 +153,16 @@ class Cluster:
                 origin="ray_address",
                 remedy="wait for others to finish",
             ) from None
+        nodes = {
+            *ray.util.placement_group_table(self._group)["bundles_to_node_id"].values(),
+            ray.get_runtime_context().get_node_id(),
+        }
+        if len(nodes) > 1 and is_loopback(self.bind):
+            raise ResourceError(
+                f"the cluster spreads the run over {len(nodes)} nodes, which do not reach each other at {self.bind}",
+                origin="bind",
+                remedy="use 0.0.0.0; servers then require a key",
+            )
 
     @property
     def num_bundles(self) -> int:
@@ -211,6 +229,18 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
     finally:
         wait.end()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have a Ray that is started here listen on loopback. It takes ``127.0.0.1`` for the machine's outward address, and then listens on
+    every one, unless it was told that a cluster of several machines is not wanted."""
+    wanted = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = wanted
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:

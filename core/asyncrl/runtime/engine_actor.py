@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import aiohttp
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import EngineError, ResourceError
+from asyncrl.errors import EngineError, PluginFailed, ResourceError
 from asyncrl.hookspecs import PROCESSES
 from asyncrl.host import Host
+from asyncrl.network import EVERY_ADDRESS, is_loopback, loopback_environment, reached_at
 from asyncrl.plugins import PluginSpec, build_host
+from asyncrl.rollout.connection import bearer, words
 from asyncrl.rollout.engine import EnginePlace, Launch, ServerSpec
 from asyncrl.runtime import child
 from asyncrl.runtime.last_words import last_lines, last_words
@@ -25,7 +27,6 @@ from asyncrl.training.publication import free_port
 PORT_TRIES = 3
 PORT_LINES = 100  # SGLang says more after it has said that its port is taken
 LOOK_SECONDS = 10.0
-EVERY_ADDRESS = "0.0.0.0"  # of its node: others reach the server at the node's own
 HEALTH_SECONDS = 25.0  # SGLang generates a token to answer, and gives up after 20 s
 
 
@@ -45,6 +46,7 @@ class EngineJob:
         name: for messages and metrics.
         launch: how its server is started outside the cluster's placement; None for the plugin's own way.
         url: of a running server to attach to; '' starts one.
+        api_key: what the server at `url` requires.
         patience: seconds in which it must be healthy; 0 is what the plugin says.
     """
 
@@ -52,6 +54,7 @@ class EngineJob:
     place: EnginePlace
     launch: Launch | None = None
     url: str = ""
+    api_key: str = field(default="", repr=False)
     patience: float = 0.0
 
 
@@ -64,6 +67,7 @@ class EngineActor:
         self._process: subprocess.Popen[bytes] | None = None
         self._log_file = Path()
         self._url = ""
+        self._headers: dict[str, str] = {}
 
     @cached_property
     def _host(self) -> Host:
@@ -85,11 +89,12 @@ class EngineActor:
         for attempt in range(1, PORT_TRIES + 1):
             port = wanted or free_port(job.place.host)
             spec = self._spec(job, port)
-            self._url = spec.url
+            self._url, self._headers = spec.url, bearer(spec.api_key)
             if spec.argv:
                 self._process = child.spawn(spec.argv, env=spec.env, log_file=self._log_file)
             try:
                 await self._wait_healthy(spec)
+                await self._require_locked(spec)
                 break
             except EngineError:
                 await self.stop()
@@ -110,7 +115,8 @@ class EngineActor:
             return False
         try:
             limit = aiohttp.ClientTimeout(total=LOOK_SECONDS)
-            async with aiohttp.ClientSession(timeout=limit) as session, session.get(f"{self._url}/model_info") as answer:
+            session = aiohttp.ClientSession(timeout=limit, headers=self._headers)
+            async with session, session.get(f"{self._url}/model_info", allow_redirects=False) as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
@@ -130,10 +136,18 @@ class EngineActor:
     def _spec(self, job: EngineJob, port: int) -> ServerSpec:
         spec: ServerSpec = self._host.one("engine_server")(place=replace(job.place, port=port))
         spec = replace(spec, start_timeout=job.patience or spec.start_timeout)
+        if job.url:
+            return replace(spec, argv=(), url=job.url.rstrip("/"), api_key=job.api_key)
+        if not spec.argv:
+            return spec
+        if is_loopback(job.place.host):
+            spec = replace(spec, env={**loopback_environment(), **spec.env})
+        elif spec.api_key != job.place.api_key:
+            raise PluginFailed(
+                f"{self._host.active('engine')} has servers that can't require a key (no api_key in its ServerSpec)"
+            )
         if job.place.host == EVERY_ADDRESS:
             spec = replace(spec, url=spec.url.replace(f"//{EVERY_ADDRESS}:", f"//{_own_address()}:"))
-        if job.url:
-            return replace(spec, argv=(), url=job.url.rstrip("/"))
         if job.launch is None:
             return spec
         interpreter, *arguments = spec.argv
@@ -147,12 +161,13 @@ class EngineActor:
     async def _wait_healthy(self, spec: ServerSpec) -> None:
         deadline = asyncio.get_running_loop().time() + spec.start_timeout
         last = "nothing answers"
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HEALTH_SECONDS)) as session:
+        limit = aiohttp.ClientTimeout(total=HEALTH_SECONDS)
+        async with aiohttp.ClientSession(timeout=limit, headers=self._headers) as session:
             while asyncio.get_running_loop().time() < deadline:
                 if self._process is not None and (code := self._process.poll()) is not None:
                     raise EngineError(f"the engine's server ended with code {code} while starting: {self._why()}")
                 try:
-                    async with session.get(f"{spec.url}/health") as answer:
+                    async with session.get(f"{spec.url}/health", allow_redirects=False) as answer:
                         if answer.status == 200:
                             return
                         last = f"it answers with status {answer.status}"
@@ -163,6 +178,23 @@ class EngineActor:
         raise EngineError(
             f"the engine's server at {spec.url} was not healthy within {spec.start_timeout:g} s, at last: {last}{tail}"
         )
+
+    async def _require_locked(self, spec: ServerSpec) -> None:
+        """Refuse a server of our own that answers others than those who have its key."""
+        if not spec.argv or not spec.api_key:
+            return
+        limit = aiohttp.ClientTimeout(total=LOOK_SECONDS)
+        async with aiohttp.ClientSession(timeout=limit) as session:
+            for headers in ({}, bearer(f"{spec.api_key}x")):
+                try:
+                    async with session.get(f"{spec.url}/model_info", headers=headers, allow_redirects=False) as answer:
+                        if answer.status in (401, 403):
+                            continue
+                        told = f"it answered with status {answer.status}"
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    told = words(error)
+                await self.stop()
+                raise PluginFailed(f"the server at {spec.url} does not refuse a request without its key: {told}")
 
     def _end(self) -> None:
         if self._process is not None:
@@ -182,8 +214,7 @@ class EngineActor:
 
 
 def _own_address() -> str:
-    """The address at which other nodes of the cluster reach this one."""
+    """The address at which others reach what is bound to every address of this node."""
     import ray
 
-    address: str = ray.util.get_node_ip_address()
-    return address
+    return reached_at(EVERY_ADDRESS, ray.util.get_node_ip_address())

@@ -42,23 +42,25 @@ class EngineGroup:
         self.servers: list[EngineServer] = []
 
     async def start(
-        self, model: Path, *, restart_model: Path, host: str, base_port: int, log_dir: Path, timeout: float
+        self, model: Path, *, restart_model: Path, bind: str, api_key: str, base_port: int, log_dir: Path, timeout: float
     ) -> list[EngineAddress]:
         """Start every server and wait until all are healthy.
 
         Args:
             restart_model: with which a server starts later: a checkpoint may be gone by then.
+            api_key: what they require; '' for nothing.
         """
         places = [
             EnginePlace(
                 index=index,
                 model=model,
-                host=host,
+                host=bind,
                 port=base_port + index if base_port else 0,
                 device=self._facts.device,
                 dtype=self._facts.dtype,
                 seed=self._facts.seed + index,
                 log_file=log_dir / f"engine-{index}.txt",
+                api_key=api_key,
             )
             for index in range(len(self._makers))
         ]

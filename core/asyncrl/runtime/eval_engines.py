@@ -32,14 +32,19 @@ class EvalEngines:
     Args:
         cluster: its last bundles are for these engines, if it places them.
         model: what the servers start with; each point loads its own weights.
-        host: address to which servers are bound.
+        bind: address to which servers are bound.
+        api_key: what they require; '' for nothing.
         timeout: seconds in which each must have started.
     """
 
-    def __init__(self, plan: EvalEnginePlan, cluster: Cluster, *, model: Path, host: str, log_dir: Path, timeout: float) -> None:
+    def __init__(
+        self, plan: EvalEnginePlan, cluster: Cluster, *, model: Path, bind: str, api_key: str, log_dir: Path, timeout: float
+    ) -> None:
         first_bundle = cluster.num_bundles - len(plan.needs)
         self._servers = [
-            _Server(_actor_maker(plan, cluster, first_bundle + index), _job(plan, index, model, host, log_dir), plan, timeout)
+            _Server(
+                _actor_maker(plan, cluster, first_bundle + index), _job(plan, index, model, bind, api_key, log_dir), plan, timeout
+            )
             for index in range(plan.engines.count)
         ]
 
@@ -162,19 +167,21 @@ class _Server:
         raise EvalSkip(f"the server at {self._job.url} does not answer")
 
 
-def _job(plan: EvalEnginePlan, index: int, model: Path, host: str, log_dir: Path) -> EngineJob:
+def _job(plan: EvalEnginePlan, index: int, model: Path, bind: str, api_key: str, log_dir: Path) -> EngineJob:
     name = f"eval-engine-{index}"
     place = EnginePlace(
         index=index,
         model=model,
-        host=host,
+        host=bind,
         port=0,
         device=plan.facts.device,
         dtype=plan.facts.dtype,
         seed=plan.facts.seed + index,
         log_file=log_dir / f"{name}.txt",
+        api_key=api_key,
     )
-    return EngineJob(name, place, plan.engines.launch, plan.engines.urls[index] if plan.engines.urls else "")
+    engines = plan.engines
+    return EngineJob(name, place, engines.launch, engines.urls[index] if engines.urls else "", engines.api_key)
 
 
 def _actor_maker(plan: EvalEnginePlan, cluster: Cluster, bundle: int) -> Callable[[], Any]:

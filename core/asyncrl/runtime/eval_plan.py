@@ -80,7 +80,7 @@ def plan_eval_engines(config: RunConfig, host: Host, facts: RunFacts) -> EvalEng
         error.origin = ", ".join(origins.of(name.removeprefix("engine.")) for name in error.origin.split(", ") if name)
         raise
     if engines.launch and engines.launch.port:
-        preflight.require_port(config.core.host, engines.launch.port, origin="eval.port")
+        preflight.require_port(config.core.bind, engines.launch.port, origin="eval.port")
     return EvalEnginePlan(engines, spec, own, needs, comparable=dtype == facts.dtype)
 
 

@@ -17,6 +17,7 @@ from asyncrl.evaluation.setup import blocks
 from asyncrl.evaluation.snapshots import Snapshots
 from asyncrl.evaluation.subject import Subject
 from asyncrl.host import Host
+from asyncrl.network import key_for
 from asyncrl.options import RunConfig
 from asyncrl.plugins import build_host
 from asyncrl.rollout.engine import EngineSet
@@ -120,7 +121,7 @@ class CheckpointEvaluation:
     async def _evaluate(self, stack: contextlib.AsyncExitStack, interrupts: Interrupts) -> None:
         core = self._config.core
         needs = list(self._plan.needs) if self._plan else []
-        cluster = Cluster(core.ray_address, needs, origin="num_engines, eval")
+        cluster = Cluster(core.ray_address, needs, bind=core.bind, origin="num_engines, eval")
         janitor = Janitor([cluster.temp_dir], [self.directory.lock.descriptor])
         stack.callback(janitor.close)
         stack.callback(cluster.stop)
@@ -135,6 +136,7 @@ class CheckpointEvaluation:
             self._plan,
             cluster,
             vocab_size=self._vocab_size,
+            api_key=key_for(core.bind),
             log_dir=self.directory.path / "logs",
         )
         stack.push_async_callback(evaluation.close)

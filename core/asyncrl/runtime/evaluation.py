@@ -171,6 +171,7 @@ def make_evaluation(
     cluster: Cluster,
     *,
     vocab_size: int,
+    api_key: str,
     log_dir: Path,
     add_metrics: Callable[[Delta], None] = lambda delta: None,
 ) -> Evaluation:
@@ -179,12 +180,15 @@ def make_evaluation(
     Args:
         plan: the backend's own engines; None when it has none. Their bundles are the cluster's last.
         facts: with the model that was found.
-        log_dir: where the engines' servers log.
+        api_key: what the engines' servers require; '' for nothing.
+        log_dir: where they log.
     """
     model = Path(facts.model)
     engines = None
     if plan is not None:
-        engines = EvalEngines(plan, cluster, model=model, host=core.host, log_dir=log_dir, timeout=core.start_timeout)
+        engines = EvalEngines(
+            plan, cluster, model=model, bind=core.bind, api_key=api_key, log_dir=log_dir, timeout=core.start_timeout
+        )
     setup = EvalSetup(
         model=model,
         vocab_size=vocab_size,

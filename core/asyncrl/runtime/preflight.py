@@ -33,7 +33,7 @@ def require_device(core: RunOptions, facts: RunFacts) -> None:
 def require_ports(core: RunOptions) -> None:
     """Refuse ports for the engines that another process has."""
     for index in range(core.num_engines if core.base_port else 0):
-        require_port(core.host, core.base_port + index, origin="base_port")
+        require_port(core.bind, core.base_port + index, origin="base_port")
 
 
 def find_model(host: Host, facts: RunFacts) -> Path:

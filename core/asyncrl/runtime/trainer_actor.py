@@ -13,6 +13,7 @@ import ray
 from asyncrl.authoring import RunFacts
 from asyncrl.hookspecs import PROCESSES
 from asyncrl.host import Host
+from asyncrl.network import is_loopback, loopback_environment, reached_at
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.stacks import register
 from asyncrl.training.interfaces import (
@@ -39,13 +40,15 @@ class TrainerActor:
         """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
         return build_host(self._specs, self._facts, slots=PROCESSES["trainer"])
 
-    def rendezvous(self) -> tuple[str, int]:
-        """Return this node's address and a free port on it, for rank 0."""
-        address = ray.util.get_node_ip_address()
+    def rendezvous(self, bind: str) -> tuple[str, int]:
+        """Return the address at which rank 0 is reached if it listens at `bind`, and a free port on it."""
+        address = reached_at(bind, ray.util.get_node_ip_address())
         return address, free_port(address)
 
     def open(self, place: TrainerPlace) -> TrainerFacts:
         register(f"trainer rank {place.rank}", self._facts.run_dir)
+        if is_loopback(place.master_address):
+            os.environ.update(loopback_environment())
         local_rank = 0 if len(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")) <= 1 else place.local_rank
         facts: TrainerFacts = self._host.one("trainer_open")(place=replace(place, local_rank=local_rank))
         return facts

@@ -27,11 +27,12 @@ class TrainerGroup:
             remote.options(**cluster.place(first_bundle + rank)).remote(list(specs), facts) for rank in range(facts.trainer_ranks)
         ]
         self._saving = False
+        self._bind = cluster.bind
         self.busy_seconds = 0.0
 
     async def open(self, model: Path, facts: RunFacts, *, timeout: float) -> TrainerFacts:
         """Form the process group and load the model on every rank; `timeout` also bounds each later collective."""
-        address, port = await ask(self._ranks[0].rendezvous.remote(), "trainer rank 0", timeout)
+        address, port = await ask(self._ranks[0].rendezvous.remote(self._bind), "trainer rank 0", timeout)
         places = [
             TrainerPlace(
                 rank=rank,
@@ -54,7 +55,7 @@ class TrainerGroup:
 
     async def address(self) -> str:
         """Return the address at which engines reach rank 0."""
-        answer: tuple[str, int] = await ask(self._ranks[0].rendezvous.remote(), "trainer rank 0")
+        answer: tuple[str, int] = await ask(self._ranks[0].rendezvous.remote(self._bind), "trainer rank 0")
         return answer[0]
 
     async def train(self, batch: Any) -> StepReport:

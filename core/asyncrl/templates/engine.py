@@ -13,6 +13,7 @@ from asyncrl import (
     PluginOptions,
     RunFacts,
     ServerSpec,
+    checked_url,
     hookimpl,
 )
 from pydantic import Field
@@ -56,6 +57,8 @@ class TemplateName(Plugin):
 
     @hookimpl
     def check_run(self, run: RunFacts) -> None:
+        for url in self.options.urls:
+            checked_url(url, "engine.urls")
         if self.options.urls and len(self.options.urls) != run.num_engines:
             message = f"there are {len(self.options.urls)} addresses for {run.num_engines} engines"
             raise OptionError(message, origin="engine.urls, num_engines", remedy="write one address an engine")

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import shutil
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -196,7 +197,10 @@ class TemplateName(Plugin):
         timeout = timedelta(seconds=group.timeout)
         nccl = group.backend == "nccl"
         try:
-            store = dist.TCPStore(group.address, group.port, group.world_size, True, timeout, multi_tenant=True)
+            listening = socket.create_server(
+                (group.address, group.port)
+            ).detach()  # by itself, the store listens at every address
+            store = dist.TCPStore(group.address, group.port, group.world_size, True, timeout, master_listen_fd=listening)
             # The prefixes under which torch, and so the engines, look for a group of this name.
             named = dist.PrefixStore(f"{group.name}/", dist.PrefixStore(group.name, store))
             if nccl:

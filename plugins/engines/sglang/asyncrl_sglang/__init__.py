@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from asyncrl import EngineNeeds, EnginePlace, EnginePlugin, PluginOptions, RunFacts, ServerSpec, hookimpl
+from asyncrl import EngineNeeds, EnginePlace, EnginePlugin, PluginOptions, RunFacts, ServerSpec, checked_url, hookimpl
 from asyncrl.errors import OptionError, ResourceError
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from asyncrl_sglang.flags import ServerArgs, check, words
+from asyncrl_sglang.launch import KEY_VARIABLE
 
 CPU_ARGS: ServerArgs = {
     "attention-backend": "torch_native",
@@ -28,6 +29,9 @@ CPU_ARGS: ServerArgs = {
     "max-running-requests": 64,
 }
 """What SGLang needs where there is no GPU; `server_args` overrides each."""
+
+
+ATTACHED_KEY_VARIABLE = "ASYNCRL_ENGINE_API_KEY"
 
 
 class SGLangOptions(PluginOptions):
@@ -48,6 +52,10 @@ class SGLangOptions(PluginOptions):
     env: dict[str, str] = Field(default={}, description="Environment variables for the servers.")
     urls: tuple[str, ...] = Field(
         (), description="Servers that run already, one for each engine; they are attached to, and go on when the run ends."
+    )
+    api_key: SecretStr = Field(
+        default_factory=lambda: SecretStr(os.environ.get(ATTACHED_KEY_VARIABLE, "")),
+        description=f"Key that the servers at `urls` require; unset, what the environment variable {ATTACHED_KEY_VARIABLE} holds.",
     )
     start_timeout: float = Field(300.0, gt=0, description="Seconds until a server must answer; large models load longer.")
 
@@ -70,6 +78,8 @@ class SGLangEngine(EnginePlugin):
                     origin="engine.urls, num_engines",
                     remedy="name one server for each engine",
                 )
+            for url in options.urls:
+                checked_url(url, "engine.urls")
             return
         check(self._python(), options.server_args, run.cache_path)
 
@@ -83,7 +93,8 @@ class SGLangEngine(EnginePlugin):
     def engine_server(self, place: EnginePlace) -> ServerSpec:
         options = self.options
         if options.urls:
-            return self._spec((), options.urls[place.index % len(options.urls)].rstrip("/"), {})
+            url = options.urls[place.index % len(options.urls)].rstrip("/")
+            return self._spec((), url, {}, options.api_key.get_secret_value())
         on_cpu = place.device == "cpu"
         arguments: ServerArgs = {
             "model-path": str(place.model),
@@ -103,8 +114,11 @@ class SGLangEngine(EnginePlugin):
         env = {"HF_HUB_OFFLINE": "1"} if place.model.is_dir() else {}
         if on_cpu:
             env |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        argv = (self._python(), "-m", "sglang.launch_server", *words(arguments))
-        return self._spec(argv, f"http://{place.host}:{place.port}", env | options.env)
+        program = (str(Path(__file__).with_name("launch.py")),) if place.api_key else ("-m", "sglang.launch_server")
+        if place.api_key:
+            env[KEY_VARIABLE] = place.api_key
+        argv = (self._python(), *program, *words(arguments))
+        return self._spec(argv, f"http://{place.host}:{place.port}", env | options.env, place.api_key)
 
     def _devices(self) -> int:
         """Devices of one server: with attention in parallel over the data, the copies share those of the tensor parallel model."""
@@ -114,11 +128,12 @@ class SGLangEngine(EnginePlugin):
     def _asked(self, flag: str) -> bool:
         return bool(self.options.server_args.get(flag) or self.options.server_args.get(flag.replace("-", "_")))
 
-    def _spec(self, argv: tuple[str, ...], url: str, env: dict[str, str]) -> ServerSpec:
+    def _spec(self, argv: tuple[str, ...], url: str, env: dict[str, str], api_key: str) -> ServerSpec:
         return ServerSpec(
             argv=argv,
             url=url,
             env=env,
+            api_key=api_key,
             start_timeout=self.options.start_timeout,
             comparable_digest=False,
             needs_begin_end=True,

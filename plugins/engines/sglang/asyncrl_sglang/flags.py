@@ -18,7 +18,9 @@ ServerArgs: TypeAlias = dict[str, bool | int | float | str | list[str]]
 OURS = {
     "model-path": "model",
     "model": "model",
-    "host": "host",
+    "host": "bind",
+    "api-key": "bind",
+    "admin-api-key": "bind",
     "port": "base_port",
     "device": "device",
     "dtype": "dtype",
@@ -68,15 +70,15 @@ def check(python: str, arguments: Mapping[str, object], cache: Path) -> None:
         ResourceError: it has no SGLang.
         OptionError: a flag that it does not know, or that has an option of its own.
     """
+    for name in arguments:
+        flag = name.replace("_", "-").lstrip("-")
+        if flag in OURS:
+            raise OptionError(f"--{flag} is set by {OURS[flag]}", origin="engine.server_args", remedy=f"set {OURS[flag]}")
     where = subprocess.run([python, "-c", _WHERE], capture_output=True, text=True, timeout=HELP_TIMEOUT)
     if where.returncode:
         raise ResourceError(
             f"{python} can't import sglang", origin="engine.python", remedy="name the python of an environment that has SGLang"
         )
-    for name in arguments:
-        flag = name.replace("_", "-").lstrip("-")
-        if flag in OURS:
-            raise OptionError(f"--{flag} is set by {OURS[flag]}", origin="engine.server_args", remedy=f"set {OURS[flag]}")
     if not arguments:
         return
     version = where.stdout.split()[0]

@@ -10,7 +10,7 @@ import pytest
 from asyncrl import EngineNeeds, EnginePlace, RunFacts, ServerSpec
 from asyncrl.errors import OptionError, ResourceError
 from asyncrl_sglang import SGLangEngine, SGLangOptions
-from asyncrl_sglang.flags import words
+from asyncrl_sglang.flags import check, words
 
 PLACE = EnginePlace(1, Path("/models/m"), "127.0.0.1", 31000, "cuda", "bfloat16", 7, Path("/logs/engine-1.txt"))
 
@@ -95,6 +95,33 @@ def test_servers_that_run_already_are_attached_to():
     with pytest.raises(OptionError, match=r"engine\.urls, num_engines: there are 2 servers for num_engines = 3"):
         lacking = engine(num_engines=3, urls=("http://a", "http://b"))
         lacking.check_run(lacking.run)
+
+
+def test_the_key_of_a_run_is_in_no_command_line_and_that_of_attached_servers_in_no_saved_option(monkeypatch):
+    place = EnginePlace(1, PLACE.model, "0.0.0.0", PLACE.port, "cuda", PLACE.dtype, PLACE.seed, PLACE.log_file, "the-key")
+    server = engine().engine_server(place)
+    assert server.api_key == "the-key" and "the-key" in server.env.values()
+    assert "the-key" not in f"{server}{place}{server.argv}"
+
+    monkeypatch.setenv("ASYNCRL_ENGINE_API_KEY", "from-the-environment")
+    for options, key in (({}, "from-the-environment"), ({"api_key": "as-option"}, "as-option")):
+        attached = engine(urls=("http://a", "http://b"), **options)
+        assert attached.engine_server(PLACE).api_key == key
+        assert key not in repr(attached.options)
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@a:30000", "http://a:30000/?key=secret", "a:30000"])
+def test_an_address_that_is_none_or_holds_a_key_is_refused_without_quoting_the_key(url: str):
+    with pytest.raises(OptionError, match=r"engine\.urls: .*is no address of a server") as refused:
+        there = engine(num_engines=1, urls=(url,))
+        there.check_run(there.run)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_key_among_the_flags_is_refused():
+    with pytest.raises(OptionError, match="--api-key is set by bind") as refused:
+        check(sys.executable, {"api_key": "secret"}, Path("/nowhere"))
+    assert "secret" not in str(refused.value)
 
 
 def test_an_interpreter_that_is_missing_or_has_no_sglang_is_refused(tmp_path: Path):

@@ -11,6 +11,9 @@ import sys
 from asyncrl import EngineNeeds, EnginePlace, Plugin, PluginOptions, ServerSpec, hookimpl
 from pydantic import Field
 
+KEY_VARIABLE = "ASYNCRL_ENGINE_KEY"
+"""Holds what requests must carry; unset, everybody may ask."""
+
 
 class TorchEngineOptions(PluginOptions):
     """Options of the embedded engine."""
@@ -61,7 +64,12 @@ class TorchEngine(Plugin):
         return ServerSpec(
             argv=tuple(argv),
             url=f"http://{place.host}:{place.port}",
-            env={"OMP_NUM_THREADS": str(options.threads), "TOKENIZERS_PARALLELISM": "false"},
+            env={
+                "OMP_NUM_THREADS": str(options.threads),
+                "TOKENIZERS_PARALLELISM": "false",
+                **({KEY_VARIABLE: place.api_key} if place.api_key else {}),
+            },
+            api_key=place.api_key,
             start_timeout=options.start_timeout,
             comparable_digest=True,
             needs_begin_end=True,

@@ -23,7 +23,7 @@ BACKENDS = ("gloo", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class GroupAddress:
-    """Where and as whom to join. `rank` 0 is the sender."""
+    """Where and as whom to join. `rank` 0 is the sender, to which all others connect."""
 
     address: str
     port: int
@@ -55,7 +55,7 @@ class WeightGroups:
             raise BadRequest("backend nccl needs an engine on cuda; use gloo")
         _free(self._groups.pop(to.name, None))  # of a trainer that has gone without a word
         try:
-            store = dist.TCPStore(to.address, to.port, to.world_size, to.rank == 0, self._timeout, multi_tenant=True)
+            store = dist.TCPStore(to.address, to.port, to.world_size, False, self._timeout)
             nested = dist.PrefixStore(f"{to.name}/", dist.PrefixStore(to.name, store))
             if to.backend == "gloo":
                 group = dist.ProcessGroupGloo(dist.PrefixStore("cpu/", nested), to.rank, to.world_size, self._timeout)

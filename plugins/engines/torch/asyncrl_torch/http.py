@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 import traceback
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,7 @@ from asyncrl_torch.worker import Worker
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MAX_BODY = 256 * 2**20
+OPEN = ("/health", "/health_generate", "/ready", "/ping")  # to everybody: they tell nothing else
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class ServerFacts:
 class Api:
     """All endpoints of one server."""
 
-    def __init__(self, worker: Worker, updates: WeightUpdates, facts: ServerFacts) -> None:
+    def __init__(self, worker: Worker, updates: WeightUpdates, facts: ServerFacts, api_key: str = "") -> None:
+        self._api_key = api_key
         self._worker = worker
         self._batcher = worker.batcher
         self._updates = updates
@@ -41,7 +44,7 @@ class Api:
         self._in_flight: set[str] = set()
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors_as_json])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors_as_json, self._require_key])
         post, get = app.router.add_post, app.router.add_get
         post("/generate", self.generate)
         post("/abort_request", self.abort_request)
@@ -57,7 +60,7 @@ class Api:
         post("/end_weight_update", self._control(lambda body: self._updates.end()))
         post("/update_weight_version", self._control(self._updates.relabel))
         post("/weights_checker", self.weights_checker)
-        for path in ("/health", "/health_generate", "/ready", "/ping"):
+        for path in OPEN:
             get(path, self.health)
         get("/model_info", self.model_info)
         get("/get_model_info", self.model_info)
@@ -65,6 +68,14 @@ class Api:
         get("/get_server_info", self.server_info)
         get("/v1/loads", self.loads)
         return app
+
+    @web.middleware
+    async def _require_key(self, http: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse who does not carry the key as a bearer token."""
+        carried = http.headers.get("Authorization", "").encode()
+        if self._api_key and http.path not in OPEN and not hmac.compare_digest(carried, f"Bearer {self._api_key}".encode()):
+            return refusal("this server requires a key", 401)
+        return await handler(http)
 
     # Generation -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
     python -m asyncrl_torch.server --model DIR --port 30000
 
 Binds its port before it loads the model, so that a port in use is told at once; answers once the model is loaded.
+Where the environment variable ASYNCRL_ENGINE_KEY holds a key, requests must carry it as their bearer token.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NoReturn
 
 from asyncrl.stacks import register, watch_loop
 
+from asyncrl_torch import KEY_VARIABLE
 from asyncrl_torch.lifetime import end_with
 
 CANNOT_START = 2
@@ -70,10 +72,10 @@ def main(argv: list[str] | None = None) -> None:
     if not arguments.model.is_dir():
         give_up(f"no such model directory: {arguments.model}")
     sock = listen(arguments.host, arguments.port)
-    asyncio.run(serve(arguments, sock))
+    asyncio.run(serve(arguments, sock, os.environ.pop(KEY_VARIABLE, "")))
 
 
-async def serve(arguments: argparse.Namespace, sock: socket.socket) -> None:
+async def serve(arguments: argparse.Namespace, sock: socket.socket, api_key: str) -> None:
     """Load the model and answer until SIGTERM or SIGINT."""
     # heavy imports come after the port is known to be ours
     import torch
@@ -109,7 +111,7 @@ async def serve(arguments: argparse.Namespace, sock: socket.socket) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    site = web.AppRunner(Api(worker, updates, facts).application(), access_log=None, handler_cancellation=True)
+    site = web.AppRunner(Api(worker, updates, facts, api_key).application(), access_log=None, handler_cancellation=True)
     await site.setup()
     await web.SockSite(site, sock, backlog=1024).start()
     worker.start()

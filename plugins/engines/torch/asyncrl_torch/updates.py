@@ -60,7 +60,7 @@ class WeightUpdates:
             )
         except (KeyError, TypeError, ValueError) as cause:
             raise BadRequest(f"a weight group needs master_address, master_port, rank_offset and world_size: {cause}") from cause
-        if not 0 < to.port < 65536 or not 0 <= to.rank < to.world_size:
+        if not 0 < to.port < 65536 or not 0 < to.rank < to.world_size:
             raise BadRequest(f"rank {to.rank} of {to.world_size} at port {to.port} is no place in a weight group")
         await self._in_thread(self._groups.join, to)
         return f"joined weight group {to.name!r}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from urllib.parse import urlsplit
 
 from asyncrl import (
     Checkpoint,
@@ -15,10 +15,12 @@ from asyncrl import (
     OptionError,
     PluginOptions,
     RunFacts,
+    checked_url,
     hookimpl,
 )
-from pydantic import Field
+from pydantic import Field, SecretStr
 
+KEY_VARIABLE = "ASYNCRL_EVAL_API_KEY"
 LAUNCH = ("devices", "port", "server_args", "python")
 
 
@@ -31,6 +33,10 @@ class SGLangOptions(PluginOptions):
     server_args: tuple[str, ...] = Field((), description="Arguments put behind the launched server's own.")
     python: str = Field(
         "", description="Interpreter that launches the server, such as that of another environment; empty is the engine's choice."
+    )
+    api_key: SecretStr = Field(
+        default_factory=lambda: SecretStr(os.environ.get(KEY_VARIABLE, "")),
+        description=f"Key that the servers at `url` require; unset, what the environment variable {KEY_VARIABLE} holds.",
     )
     engine: str = Field("", description="Engine plugin whose server it is; empty is the run's own.")
 
@@ -53,6 +59,12 @@ class SGLang(EvalPlugin):
                     origin="eval.python",
                     remedy="such as /opt/sglang/bin/python",
                 )
+            if any(word.partition("=")[0] in ("--api-key", "--admin-api-key") for word in options.server_args):
+                raise OptionError(
+                    "a key on a command line is seen by every user of the machine",
+                    origin="eval.server_args",
+                    remedy="leave it out: with bind, one is made for the run",
+                )
             return
         if launch := [name for name in LAUNCH if getattr(options, name) != SGLangOptions.model_fields[name].default]:
             raise OptionError(
@@ -60,10 +72,7 @@ class SGLang(EvalPlugin):
                 origin=", ".join(f"eval.{name}" for name in ("url", *launch)),
                 remedy="leave out either",
             )
-        for url in options.url:
-            if not _is_address(url):
-                raise OptionError(f"{url!r} is no address of a server", origin="eval.url", remedy="such as http://10.0.0.7:30000")
-        if len({url.rstrip("/") for url in options.url}) < len(options.url):
+        if len({checked_url(url, "eval.url") for url in options.url}) < len(options.url):
             raise OptionError("one server is named twice", origin="eval.url", remedy="name each once")
 
     @hookimpl
@@ -73,7 +82,7 @@ class SGLang(EvalPlugin):
         if options.engine not in ("", rollout.engine):
             rollout = EngineSet(options.engine, {"dtype": rollout.options["dtype"]}, 1)
         if options.url:
-            return rollout.attached(options.url)
+            return rollout.attached(options.url, options.api_key.get_secret_value())
         return rollout.launched(Launch(options.devices, options.port, options.server_args, options.python))
 
     @hookimpl
@@ -81,19 +90,3 @@ class SGLang(EvalPlugin):
         """Bring every server to the checkpoint and run every set."""
         await sets.pin(checkpoint)
         return await sets.run(sets.engines)
-
-
-def _is_address(url: str) -> bool:
-    """Whether paths can be put behind it."""
-    try:
-        parts = urlsplit(url)
-        right_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    spaced = any(character.isspace() for character in url)
-    return (
-        parts.scheme in ("http", "https")
-        and bool(parts.hostname)
-        and right_port
-        and not (parts.query or parts.fragment or spaced)
-    )

@@ -17,6 +17,7 @@ from asyncrl.errors import PublicationError
 from asyncrl.training.digest import digest_lines, tensor_line
 from torch import Tensor
 
+from asyncrl_fsdp.distributed import open_store
 from asyncrl_fsdp.weights import Weights
 
 
@@ -121,7 +122,7 @@ class WeightSender:
 def _join(group: WeightGroup, device: torch.device, outcome: list[_Joined | Exception]) -> None:
     timeout = timedelta(seconds=group.timeout)
     try:
-        store = dist.TCPStore(group.address, group.port, group.world_size, True, timeout, multi_tenant=True)
+        store = open_store(group.address, group.port, 0, group.world_size, timeout)
         # The prefixes are those of torch's `_new_process_group_helper`, through which engines join under the group's name.
         kind = "cuda" if group.backend == "nccl" else "cpu"
         prefixed = dist.PrefixStore(f"{kind}/", dist.PrefixStore(f"{group.name}/", dist.PrefixStore(group.name, store)))

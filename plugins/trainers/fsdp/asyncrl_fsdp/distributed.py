@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 
 import torch
@@ -29,20 +30,33 @@ def open_device(place: TrainerPlace) -> torch.device:
 
 def join_ranks(place: TrainerPlace, device: torch.device) -> None:
     """Join the default process group. Raises `TrainerError` when not every rank is there within `place.timeout` seconds."""
-    where = f"tcp://{place.master_address}:{place.master_port}"
+    where = f"{place.master_address}:{place.master_port}"
+    timeout = timedelta(seconds=place.timeout)
     try:
         dist.init_process_group(
             # Gloo beside NCCL carries what lives in host memory.
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-            init_method=where,
+            store=open_store(place.master_address, place.master_port, place.rank, place.world_size, timeout),
             rank=place.rank,
             world_size=place.world_size,
-            timeout=timedelta(seconds=place.timeout),
+            timeout=timeout,
         )
     except (RuntimeError, ValueError, OSError) as cause:
         raise TrainerError(
             f"trainer rank {place.rank} of {place.world_size} could not join the others at {where} in {place.timeout:.0f} s: {cause}"
         ) from cause
+
+
+def open_store(address: str, port: int, rank: int, world_size: int, timeout: timedelta) -> dist.TCPStore:
+    """Return the store at which ranks meet. Rank 0 listens at this address alone, where torch by itself would at every one.
+
+    Raises:
+        OSError, RuntimeError: the port can't be had, or not every rank is there within `timeout`.
+    """
+    if rank:
+        return dist.TCPStore(address, port, world_size, False, timeout)
+    listening = socket.create_server((address, port))
+    return dist.TCPStore(address, port, world_size, True, timeout, master_listen_fd=listening.detach())
 
 
 def shard(policy: Policy, device: torch.device, *, bf16: bool) -> None:
