@@ -115,7 +115,7 @@ def described(name: str, actor: EngineActor, job: EngineJob, needs: EngineNeeds 
 def story(config: RunConfig, *, trains: bool = True) -> str:
     """All options and all servers, with the names of this machine and this moment left out."""
     text = config.to_toml() + ("".join(engine_lines(config)) if trains else "")
-    for path, name in ((sys.executable, "INTERPRETER"), (str(Path.cwd()), ".")):
+    for path, name in ((sys.executable, "INTERPRETER"), (str(Path.cwd()), "."), (str(ROOT), "REPOSITORY")):
         text = text.replace(path, name)
     return re.sub(r"(?<=--parent-pid )\d+", "PID", text)
 
