@@ -76,7 +76,7 @@ async def test_bound_to_every_address_it_answers_nobody_who_has_not_the_key(tmp_
     try:
         address = await actor.start(EngineJob("engine-0", place))
         async with asyncio.timeout(120):
-            while not await actor.healthy():  # it looks for some seconds, which a busy machine may need
+            while not await actor.healthy():  # noqa: ASYNC110 - it looks for some seconds, which a busy machine may need
                 await asyncio.sleep(1.0)
         async with aiohttp.ClientSession() as session:
             for path, method in ENDPOINTS:
