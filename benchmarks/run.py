@@ -37,6 +37,7 @@ BENCHMARKS = {
     "hook_call": "a hook with five implementations against pluggy's bare call",
     "startup": "--help and plugins list with 200 distributions installed",
     "publication": "weights to the engines against a memory copy",
+    "checkpoints": "a step with a checkpoint after each against none; going on with a run against starting one",
 }
 KEPT = ("ratio", "goal", "unit", "runs", "against")
 Row = dict[str, Any]

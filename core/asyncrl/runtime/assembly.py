@@ -44,6 +44,7 @@ from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.interfaces import TrainerFacts
 from asyncrl.training.loop import Stop, TrainingLoop
 from asyncrl.training.publication import Publisher, PublishPlan
+from asyncrl.training.stored import remove_partial
 
 log = logging.getLogger("asyncrl")
 
@@ -87,6 +88,7 @@ class Assembly:
         job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
         kept_step = self._begin()
         watchdog = stack.enter_context(Watchdog(job.directory.path, core.watchdog_timeout))
+        stack.callback(remove_partial, job.directory.checkpoints)  # when no rank is left that could write to one
         cluster, staging = await self._start_cluster(stack)
         watchdog.elsewhere = lambda: cluster.ask_other_nodes(report_of, str(job.directory.path))
         trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
