@@ -51,7 +51,10 @@ _PUBLIC = {
     "EngineNeeds": "rollout.engine",
     "EnginePlace": "rollout.engine",
     "EngineSet": "rollout.engine",
+    "FrontPlace": "rollout.engine",
+    "FrontSpec": "rollout.engine",
     "Launch": "rollout.engine",
+    "NO_FRONT": "rollout.engine",
     "ServerSpec": "rollout.engine",
     "WeightBucket": "rollout.engine",
     "Checkpoint": "evaluation.records",
@@ -122,9 +125,12 @@ if TYPE_CHECKING:  # the same names for type checkers, which don't run `__getatt
     from asyncrl.metrics import Gauge as Gauge
     from asyncrl.metrics import MetricSet as MetricSet
     from asyncrl.network import checked_url as checked_url
+    from asyncrl.rollout.engine import NO_FRONT as NO_FRONT
     from asyncrl.rollout.engine import EngineNeeds as EngineNeeds
     from asyncrl.rollout.engine import EnginePlace as EnginePlace
     from asyncrl.rollout.engine import EngineSet as EngineSet
+    from asyncrl.rollout.engine import FrontPlace as FrontPlace
+    from asyncrl.rollout.engine import FrontSpec as FrontSpec
     from asyncrl.rollout.engine import Launch as Launch
     from asyncrl.rollout.engine import ServerSpec as ServerSpec
     from asyncrl.rollout.engine import WeightBucket as WeightBucket

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from asyncrl.authoring import RunFacts
     from asyncrl.evaluation.records import Checkpoint, EvalRecord, EvalResult, EvalSet, EvalSets
     from asyncrl.loggers import MetricRecord, RunHeader
-    from asyncrl.rollout.engine import EngineNeeds, EnginePlace, EngineSet, ServerSpec
+    from asyncrl.rollout.engine import EngineNeeds, EnginePlace, EngineSet, FrontPlace, FrontSpec, ServerSpec
     from asyncrl.rollout.sampler import SampleDone, Sampler
     from asyncrl.rollout.schedule import LoadView
     from asyncrl.rollout.verdicts import BatchView, Deadline, Mask, PutOutcome, Restored, State, Taken, Verdict
@@ -57,7 +57,7 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
     "buffer": ("buffer_put", "buffer_take", "buffer_size", "buffer_state", "buffer_restore"),
     "filters": ("judge_group", "mask_batch"),
     "staleness": ("judge_staleness", "staleness_deadline"),
-    "engine": ("engine_needs", "engine_server"),
+    "engine": ("engine_needs", "engine_server", "engine_front"),
     "trainer": (
         "trainer_open",
         "train_batch",
@@ -79,7 +79,7 @@ SLOT_HOOKS: dict[str, tuple[str, ...]] = {
 
 OPTIONAL_HOOKS = frozenset(
     {
-        *("check_run", "task_model", "task_close", "mask_batch", "staleness_deadline", "eval_engines"),
+        *("check_run", "task_model", "task_close", "mask_batch", "staleness_deadline", "engine_front", "eval_engines"),
         *("log_start", "log_eval", "log_message", "log_end"),
     }
 )
@@ -90,7 +90,7 @@ ANY_PLUGIN_HOOKS = ("check_run", "score_group", "plugin_state", "plugin_restore"
 
 PROCESSES: dict[str, frozenset[str]] = {
     "controller": frozenset(SLOT_HOOKS),
-    "rollout": frozenset({"task", "producer", "scheduler", "buffer", "filters", "staleness", "eval", "observers"}),
+    "rollout": frozenset({"task", "producer", "scheduler", "buffer", "filters", "staleness", "engine", "eval", "observers"}),
     "engine": frozenset({"engine", "observers"}),
     "evaluator": frozenset({"task", "producer", "eval", "observers"}),
     "trainer": frozenset({"trainer", "observers"}),
@@ -105,7 +105,7 @@ CALLED_IN: dict[str, tuple[str, ...]] = {
     "rollout": (
         *(hook for hook in SLOT_HOOKS["task"] if hook != "task_model"),
         *(hook for slot in ("producer", "scheduler", "buffer", "filters", "staleness") for hook in SLOT_HOOKS[slot]),
-        "evaluate_checkpoint",
+        *("engine_front", "evaluate_checkpoint"),
         *("score_group", "plugin_state", "plugin_restore"),
         *("on_run_start", "on_group_finished", "on_group_ended", "on_batch", "on_weights_published", "on_run_end"),
     ),
@@ -265,6 +265,11 @@ def engine_needs() -> EngineNeeds:
 @hookspec(firstresult=True)
 def engine_server(place: EnginePlace) -> ServerSpec:
     """Engine actor. Return the command that serves `place.model` at `place.host:place.port`, and what the server can do."""
+
+
+@hookspec(firstresult=True)
+def engine_front(place: FrontPlace) -> FrontSpec:
+    """Rollout; optional. Return the command of a router at `place.host:place.port`, in front of the run's own engines, or `NO_FRONT`."""
 
 
 # Trainer: `asyncrl.trainers` --------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class EngineClient:
         self.drops_stale_prefixes = drops_stale_prefixes
         self.takes_seeds = takes_seeds
         self.weight_ranks = weight_ranks
+        self.api_key = api_key
         self.version = version
         self.initial_version = version
         self.life = 0  # of its server: whatever was done in an earlier one is lost

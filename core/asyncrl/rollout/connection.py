@@ -45,7 +45,7 @@ class Connection:
         self.headers = {**JSON, **bearer(api_key)}
 
     async def call(
-        self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST"] = "POST"
+        self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST", "DELETE"] = "POST"
     ) -> dict[str, Any]:
         """Make one control call; a server's JSON object or plain text comes back as a dict.
 
@@ -69,7 +69,7 @@ class Connection:
             raise self.fault(f"{path} got no answer within {timeout:g} s", cause) from cause
         except (aiohttp.ClientError, OSError) as cause:
             raise self.fault(f"{path} failed: {words(cause)}", cause) from cause
-        if status != 200:
+        if not 200 <= status < 300:
             raise self.refusal(path, status, raw)
         try:
             reply = orjson.loads(raw)
@@ -88,7 +88,7 @@ class Connection:
         return fault
 
     def refusal(self, path: str, status: int, raw: bytes) -> EngineError:
-        """Return the error for an answer with another status than 200."""
+        """Return the error for an answer with a status that is no success."""
         told = raw[:500].decode(errors="replace").strip() or "no message"
         if status >= 500 or status in (408, 429):
             return EngineFault(f"{path} answered {status}: {told}", origin=self.name)

@@ -80,6 +80,44 @@ class ServerSpec:
 
 
 @dataclass(frozen=True)
+class FrontPlace:
+    """Where the process in front of the engines shall run: at `port` of `host`, beside its only client.
+
+    Attributes:
+        spare_port: free too, for whatever else it listens at.
+        request_timeout: seconds that a request may take; it must have at least as much patience.
+    """
+
+    host: str
+    port: int
+    spare_port: int
+    request_timeout: float
+
+
+@dataclass(frozen=True)
+class FrontSpec:
+    """How to start a process that spreads requests over the engines. It speaks the API of SGLang's router: ``/generate``, with a
+    group's key in the header ``X-SMG-Routing-Key``, and ``/workers`` to list, add and remove engines. It shall neither look at their
+    health nor try requests again: both are core's.
+
+    Attributes:
+        argv: command line; empty where there is none, and requests go to the engines themselves.
+        env: variables to set beside the inherited ones.
+        url: where it will answer.
+        start_timeout: seconds until it must answer.
+    """
+
+    argv: tuple[str, ...]
+    url: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    start_timeout: float = 120.0
+
+
+NO_FRONT = FrontSpec((), "")
+"""Requests go to the engines themselves."""
+
+
+@dataclass(frozen=True)
 class Launch:
     """How a server is started outside the cluster's placement, beside the controller.
 

@@ -83,29 +83,15 @@ class EnginePool:
             EnginesLost: no engine lived for `lost_timeout` seconds.
         """
         self._keep_watching()
-        loads = self._loads
-        place = -1
+        failed_at = -1
         attempt = 1
         while True:
-            place = loads.choose(request.affinity, place)
-            if place < 0:
-                place = await self._wait_for_one(request.affinity)
-            engine = self.engines[place]
-            loads.starts(place)
-            try:
-                completion = await engine.generate(request)
-                if completion.finish_reason != "abort" or engine.alive:
-                    return completion
-                fault = EngineFault("it was given up with a request in flight", origin=engine.name)
-            except EngineFault as error:
-                fault = error
-            finally:
-                loads.changed(place)
-            if fault.unreachable:
-                self.bury(engine, str(fault))
+            failed_at, outcome = await self._send(request, failed_at)
+            if isinstance(outcome, Completion):
+                return outcome
             if attempt == self._max_attempts:
                 self.metrics.failures.add()
-                raise RequestFailed(f"a request failed {attempt} times, at last with: {fault}") from fault
+                raise RequestFailed(f"a request failed {attempt} times, at last with: {outcome}") from outcome
             self.metrics.retries.add()
             delay = min(LONGEST_BACKOFF, self._backoff * 2 ** (attempt - 1))
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
@@ -122,6 +108,27 @@ class EnginePool:
             self._monitor.cancel()
             await asyncio.gather(self._monitor, return_exceptions=True)
             self._monitor = None
+
+    async def _send(self, request: GenerateRequest, avoid: int) -> tuple[int, Completion | EngineFault]:
+        """Send a request once, not to the engine at place `avoid` if another lives; return the place, and what came of it."""
+        loads = self._loads
+        place = loads.choose(request.affinity, avoid)
+        if place < 0:
+            place = await self._wait_for_one(request.affinity)
+        engine = self.engines[place]
+        loads.starts(place)
+        outcome: Completion | EngineFault
+        try:
+            outcome = await engine.generate(request)
+            if outcome.finish_reason == "abort" and not engine.alive:
+                outcome = EngineFault("it was given up with a request in flight", origin=engine.name)
+        except EngineFault as fault:
+            outcome = fault
+        finally:
+            loads.changed(place)
+        if isinstance(outcome, EngineFault) and outcome.unreachable:
+            self.bury(engine, str(outcome))
+        return place, outcome
 
     async def _wait_for_one(self, affinity: int) -> int:
         """Return the place of an engine as soon as one lives."""

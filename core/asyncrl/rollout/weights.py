@@ -36,10 +36,20 @@ class EngineWeights:
         timeout: seconds for one `load_from_disk`, `join_weight_group` or `receive`.
         digest: the trainer's, of the weights that servers have at first; '' if unknown.
         restart_digest: likewise of those with which a server starts later.
+        leave_out: called before engines that were given up, and are no longer `alive`, generate again.
     """
 
-    def __init__(self, engines: Sequence[EngineClient], *, timeout: float, digest: str = "", restart_digest: str = "") -> None:
+    def __init__(
+        self,
+        engines: Sequence[EngineClient],
+        *,
+        timeout: float,
+        digest: str = "",
+        restart_digest: str = "",
+        leave_out: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._engines = engines
+        self._leave_out = leave_out
         self._timeout = timeout
         self._initial = digest
         self._restarted = restart_digest
@@ -282,12 +292,14 @@ class EngineWeights:
         self._strikes.clear()
 
     async def _resume(self, mode: PauseMode) -> None:
-        """Resume every paused engine; an unfit one then ends its requests."""
-        causes = await self._each(
-            [engine for engine in self._engines if engine.paused],
-            self._resume_one,
-            asyncio.get_running_loop().time() + self._timeout,
-        )
+        """Resume every paused engine; an unfit one then ends its requests, and gets none of others."""
+        paused = [engine for engine in self._engines if engine.paused]
+        given_up = [engine for engine in paused if engine.unfit]
+        for engine in given_up:
+            engine.alive = False
+        if given_up and self._leave_out is not None:
+            await self._leave_out()
+        causes = await self._each(paused, self._resume_one, asyncio.get_running_loop().time() + self._timeout)
         for engine in self._engines:
             if engine.name in causes:
                 engine.unfit, engine.alive = True, False
@@ -298,8 +310,6 @@ class EngineWeights:
                 task.add_done_callback(self._flushes.discard)
 
     async def _resume_one(self, engine: EngineClient) -> None:
-        if engine.unfit:
-            engine.alive = False
         try:
             await engine.resume()
         except EngineFault:

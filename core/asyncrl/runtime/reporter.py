@@ -17,6 +17,7 @@ from asyncrl.evaluation.records import EvalRecord
 from asyncrl.host import Host, HostMetrics
 from asyncrl.loggers import MetricRecord
 from asyncrl.metrics import Axis, Declared, Delta, MetricSet, Registry
+from asyncrl.rollout.front import FrontMetrics
 from asyncrl.rollout.loads import LoadMetrics
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.pool import PoolMetrics
@@ -45,6 +46,7 @@ def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
         HostMetrics.declared("plugins"),
         PublicationMetrics.declared("publication"),
         PoolMetrics.declared("engines"),
+        FrontMetrics.declared("engines"),
         LoadMetrics.declared("engines"),
         SupervisorMetrics.declared("engines"),
     ]

@@ -22,14 +22,17 @@ from asyncrl.metrics import Delta
 from asyncrl.plugins import PluginSpec, build_host
 from asyncrl.rollout.client import EngineClient
 from asyncrl.rollout.connection import make_session
+from asyncrl.rollout.front import Front
 from asyncrl.rollout.loads import EngineLoads
 from asyncrl.rollout.plugin_states import plugin_states, restore_plugins
 from asyncrl.rollout.pool import EnginePool
+from asyncrl.rollout.routed_pool import RoutedPool
 from asyncrl.rollout.saved_groups import Arrays, pack, unpack
 from asyncrl.rollout.service import RolloutService
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.collector import collect
 from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.runtime.front_process import front_process
 from asyncrl.runtime.recorder import Recorded, Recorder
 from asyncrl.stacks import register, watch_loop
 
@@ -37,7 +40,7 @@ from asyncrl.stacks import register, watch_loop
 @dataclass(frozen=True)
 class RolloutSetup:
     """Everything the actor needs to open. `version` and `digest` are of what the engines serve at first, `restart_digest` of what a server
-    starts with later; `recorded` are groups in the trace already."""
+    starts with later; `recorded` are groups in the trace already; `log_dir`, `start_timeout` and `max_engine_restarts` are for a router."""
 
     model: Path
     vocab_size: int
@@ -47,6 +50,9 @@ class RolloutSetup:
     publish_timeout: float
     trace_groups: int
     eval_samples: int
+    log_dir: Path
+    start_timeout: float
+    max_engine_restarts: int
     version: int = 0
     digest: str = ""
     restart_digest: str = ""
@@ -108,10 +114,14 @@ class RolloutActor:
             )
             for address in addresses
         ]
-        self._loads = EngineLoads(self._engines)
-        self._pool = EnginePool(self._engines, lost_timeout=math.inf, warn_interval=setup.wait_warning)
+        self._pool, self._front = await self._connect(setup)
+        self._loads = EngineLoads([*self._engines, self._front] if self._front else self._engines)
         self._weights = EngineWeights(
-            self._engines, timeout=setup.publish_timeout, digest=setup.digest, restart_digest=setup.restart_digest
+            self._engines,
+            timeout=setup.publish_timeout,
+            digest=setup.digest,
+            restart_digest=setup.restart_digest,
+            leave_out=self._front.leave_out if self._front else None,
         )
         self._version = setup.version
         self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded)
@@ -123,6 +133,23 @@ class RolloutActor:
         if setup.version:
             await asyncio.gather(*(engine.set_version_label(setup.version) for engine in self._engines))
         return [await engine.digest() for engine in self._engines]
+
+    async def _connect(self, setup: RolloutSetup) -> tuple[EnginePool, Front | None]:
+        """Return the pool over the engines, and the router in front of them if the engine plugin has one."""
+        server = front_process(self._host, request_timeout=setup.request_timeout, log_file=setup.log_dir / "router.txt")
+        if server is None:
+            return EnginePool(self._engines, lost_timeout=math.inf, warn_interval=setup.wait_warning), None
+        front = Front(
+            server,
+            self._engines,
+            self._session,
+            vocab_size=setup.vocab_size,
+            request_timeout=setup.request_timeout,
+            max_restarts=setup.max_engine_restarts,
+            warn_interval=setup.wait_warning,
+        )
+        await front.start(setup.start_timeout)
+        return RoutedPool(front, self._engines, lost_timeout=math.inf, warn_interval=setup.wait_warning), front
 
     async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
         """Go on from what `saved` returned in a former life of the run; before `start`."""
@@ -184,6 +211,8 @@ class RolloutActor:
         engine = self._engine(name)
         self._pool.bury(engine, why)
         engine.lost()
+        if self._front is not None:
+            await self._front.leave_out()
         return [engine.name for engine in self._engines if not engine.alive]
 
     async def engine_back(self, address: EngineAddress) -> None:
@@ -195,11 +224,14 @@ class RolloutActor:
 
     async def progress(self) -> Progress:
         """Take what happened since the last call. Cheap."""
+        front = [self._front] if self._front else []
+        parts: list[Any] = [self._pool, self._loads, *front]
+        senders: list[Front | EngineClient] = [*front] or [*self._engines]
         return Progress(
-            deltas=[*self._service.drain_metrics(), self._pool.metrics.drain(), self._loads.metrics.drain()],
+            deltas=[*self._service.drain_metrics(), *(part.metrics.drain() for part in parts)],
             messages=self._messages.take(),
             finished=self._recorder.take(),
-            engine_busy_seconds=sum(engine.busy_seconds for engine in self._engines) / len(self._engines),
+            engine_busy_seconds=sum(sender.busy_seconds for sender in senders) / len(senders),
             paused_seconds=self._recorder.paused_seconds,
             tokens_generated=self._service.tokens_generated,
             books=self._service.books(),
@@ -214,6 +246,8 @@ class RolloutActor:
         await self._weights.close()
         await self._loads.close()
         await self._pool.close()
+        if self._front is not None:
+            await self._front.close()
         for engine in self._engines:
             await engine.close()
         await self._session.close()

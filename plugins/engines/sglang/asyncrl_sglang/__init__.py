@@ -10,14 +10,27 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from asyncrl import EngineNeeds, EnginePlace, EnginePlugin, PluginOptions, RunFacts, ServerSpec, checked_url, hookimpl
+from asyncrl import (
+    NO_FRONT,
+    EngineNeeds,
+    EnginePlace,
+    EnginePlugin,
+    FrontPlace,
+    FrontSpec,
+    PluginOptions,
+    RunFacts,
+    ServerSpec,
+    checked_url,
+    hookimpl,
+)
 from asyncrl.errors import OptionError, ResourceError
 from pydantic import Field, SecretStr
 
 from asyncrl_sglang.flags import ServerArgs, check, words
 from asyncrl_sglang.launch import KEY_VARIABLE
+from asyncrl_sglang.router import check_router, router
 
 CPU_ARGS: ServerArgs = {
     "attention-backend": "torch_native",
@@ -57,6 +70,14 @@ class SGLangOptions(PluginOptions):
         default_factory=lambda: SecretStr(os.environ.get(ATTACHED_KEY_VARIABLE, "")),
         description=f"Key that the servers at `urls` require; unset, what the environment variable {ATTACHED_KEY_VARIABLE} holds.",
     )
+    router: Literal["", "sglang-router"] = Field(
+        "",
+        description="What spreads requests over the engines: empty is asyncrl itself; sglang-router is SGLang's router, a process of its "
+        "own, installed beside SGLang.",
+    )
+    router_args: ServerArgs = Field(
+        default={}, description="Further flags of the router, without dashes, such as its policy; true is one without a value."
+    )
     start_timeout: float = Field(300.0, gt=0, description="Seconds until a server must answer; large models load longer.")
 
 
@@ -71,6 +92,14 @@ class SGLangEngine(EnginePlugin):
     @hookimpl
     def check_run(self, run: RunFacts) -> None:
         options = self.options
+        if options.router:
+            check_router(self._python(), options.router_args)
+        elif options.router_args:
+            raise OptionError(
+                "flags for a router, and no router",
+                origin="engine.router_args, engine.router",
+                remedy='set engine.router = "sglang-router", or leave the flags out',
+            )
         if options.urls:
             if len(options.urls) != run.num_engines:
                 raise OptionError(
@@ -119,6 +148,12 @@ class SGLangEngine(EnginePlugin):
             env[KEY_VARIABLE] = place.api_key
         argv = (self._python(), *program, *words(arguments))
         return self._spec(argv, f"http://{place.host}:{place.port}", env | options.env, place.api_key)
+
+    @hookimpl
+    def engine_front(self, place: FrontPlace) -> FrontSpec:
+        if not self.options.router:
+            return NO_FRONT
+        return router(self._python(), self.options.router_args, place)
 
     def _devices(self) -> int:
         """Devices of one server: with attention in parallel over the data, the copies share those of the tensor parallel model."""

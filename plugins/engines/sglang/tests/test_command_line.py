@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asyncrl import EngineNeeds, EnginePlace, RunFacts, ServerSpec
+from asyncrl import NO_FRONT, EngineNeeds, EnginePlace, FrontPlace, FrontSpec, RunFacts, ServerSpec
 from asyncrl.errors import OptionError, ResourceError
 from asyncrl_sglang import SGLangEngine, SGLangOptions
 from asyncrl_sglang.flags import check, words
@@ -25,7 +25,7 @@ def spec(device: str = "cuda", **options: Any) -> ServerSpec:
     return engine(device, **options).engine_server(place)
 
 
-def flags(server: ServerSpec) -> dict[str, str | None]:
+def flags(server: ServerSpec | FrontSpec) -> dict[str, str | None]:
     """What follows each flag of a command line."""
     line = server.argv[3:]
     values = [*line[1:], "--"]
@@ -143,3 +143,34 @@ def _has_sglang() -> bool:
     from importlib.util import find_spec
 
     return find_spec("sglang") is not None
+
+
+PLACE_IN_FRONT = FrontPlace("127.0.0.1", 30100, 30101, 600.0)
+
+
+def test_without_a_router_requests_go_to_the_engines_themselves():
+    assert engine().engine_front(PLACE_IN_FRONT) == NO_FRONT
+
+
+def test_the_router_tries_nothing_again_and_leaves_no_server_out_by_itself():
+    front = engine(router="sglang-router", router_args={"policy": "cache_aware", "log_level": "info"}).engine_front(
+        PLACE_IN_FRONT
+    )
+    assert front.argv[:3] == (sys.executable, "-m", "sglang_router.launch_router") and front.url == "http://127.0.0.1:30100"
+    found = flags(front)
+    assert found.items() >= {"--disable-retries": None, "--disable-circuit-breaker": None, "--disable-health-check": None}.items()
+    assert (found["--host"], found["--prometheus-host"], found["--prometheus-port"]) == ("127.0.0.1", "127.0.0.1", "30101")
+    assert float(found["--request-timeout-secs"] or 0) > 600, "asyncrl's own deadline comes first"
+    assert (found["--policy"], found["--log-level"]) == ("cache_aware", "info")
+
+
+def test_a_router_that_is_not_installed_is_refused_and_so_are_flags_that_asyncrl_relies_on():
+    missing = engine(router="sglang-router", urls=("http://a", "http://b"))
+    with pytest.raises(ResourceError, match=r"engine\.router: .* has no sglang-router \(.* -m pip install sglang-router"):
+        missing.check_run(missing.run)
+    contradicted = engine(router="sglang-router", router_args={"retry_max_retries": 3})
+    with pytest.raises(OptionError, match=r"engine\.router_args: --retry-max-retries is asyncrl's to set"):
+        contradicted.check_run(contradicted.run)
+    pointless = engine(router_args={"policy": "random"})
+    with pytest.raises(OptionError, match=r"engine\.router_args, engine\.router: .*no router"):
+        pointless.check_run(pointless.run)
