@@ -66,6 +66,7 @@ def test_the_contract_of_a_hook_begins_with_where_it_runs(hook: str) -> None:
 @pytest.mark.parametrize("hook", SPECS)
 def test_a_hook_is_called_where_the_page_says(hook: str) -> None:
     actors = {"rollout_actor": "rollout", "engine_actor": "engine", "trainer_actor": "trainer", "eval_actor": "evaluator"}
+    actors["front_process"] = "rollout"  # owned by it
     for module in calls()[hook]:
         name = Path(module).stem
         if module.startswith("runtime/"):

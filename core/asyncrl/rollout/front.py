@@ -100,7 +100,7 @@ class Front:
         self._open = asyncio.Event()  # requests can be sent, or never again
         self._lock = asyncio.Lock()
         self._looked_at = float("-inf")
-        self._wait = Wait(warn_interval, self._warn)
+        self._wait = Wait(warn_interval, self._warn, lambda: f"the router, which {self._state()}")
         self._waiting = 0
         self._watch: asyncio.Task[None] | None = None
 
@@ -293,9 +293,11 @@ class Front:
             if not self._waiting:
                 self._wait.end()
 
+    def _state(self) -> str:
+        return "has no engine that lives" if self.alive else "is being started again"
+
     def _warn(self, seconds: float) -> None:
-        state = "has no engine that lives" if self.alive else "is being started again"
-        log.warning("%d requests wait for the router, which %s (%.0f s)", self._waiting, state, seconds)
+        log.warning("%d requests wait for the router, which %s (%.0f s)", self._waiting, self._state(), seconds)
 
     def _abort(self, rid: str) -> None:
         """Whichever engine has the request ends it; the others don't know it."""
