@@ -38,7 +38,7 @@ class RunFacts:
     """What every plugin may know of the run. Crosses process boundaries.
 
     `synchronous` is whether the scheduler trains only on samples of the version about to be improved (`lockstep`).
-    `max_sample_tokens` 0 stands for `max_new_tokens`, see `token_limit`; `buffer_bytes` 0 for no limit.
+    `max_sample_tokens` 0 stands for `max_new_tokens`, see `token_limit`; `buffer_bytes` and `log_bytes` 0 for no limit.
     Empty `model` stands for the task's own model until it is known; empty `run_dir` for a run that has none (a simulation, a test).
     """
 
@@ -65,6 +65,7 @@ class RunFacts:
     cache_dir: str = ""
     run_dir: str = ""
     trace_hooks: bool = False
+    log_bytes: int = 0
 
     @property
     def token_limit(self) -> int:

@@ -94,6 +94,7 @@ class RunConfig:
             model=str(core.model or ""),
             cache_dir=str(core.cache_dir),
             trace_hooks=core.trace_hooks,
+            log_bytes=core.log_bytes,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -153,6 +153,10 @@ class RunOptions(BaseModel):
         "`asyncrl simulate`; 0 is off.",
     )
 
+    log_bytes: ByteSize = Field(
+        ByteSize(64 * 2**20),
+        description="Size at which log.txt, and what each server says, begins anew; one older file of each is kept. 0 is never.",
+    )
     trace_hooks: bool = Field(
         False,
         description="Whether every hook call is written down with plugin, arguments in short, answer and duration: to hooks/ in the run's "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from asyncrl.evaluation.records import EvalRecord
 from asyncrl.host import Host
 from asyncrl.metrics import Registry
@@ -37,4 +39,24 @@ def test_points_that_found_no_room_on_the_disk_are_written_with_the_next_one(tmp
     reporter.evaluated(EvalRecord(6, 6))
     lines = [json.loads(line) for line in in_the_way.read_text().splitlines()]
     assert [(line["step"], line["skipped"]) for line in lines] == [(2, ""), (4, "busy"), (6, "")]
+    directory.lock.release()
+
+
+def test_a_full_disk_is_said_once_and_counted_and_costs_no_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = RunDirectory(tmp_path, "one")
+    directory.create("")
+    reporter = make(directory)
+    in_the_way = directory.path / "trace.jsonl"
+    in_the_way.mkdir()
+    with caplog.at_level(logging.WARNING, "asyncrl"):
+        for number in range(3):
+            reporter._trace([(number, (5,), (), (0.5,))])
+        in_the_way.rmdir()
+        reporter._trace([(3, (5,), (), (0.5,))])
+        reporter._trace([(4, (5,), (), (0.5,))])
+    assert [line["prompt_id"] for line in directory.lines("trace.jsonl")] == [0, 1, 2, 3, 4]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("trace.jsonl can't be written: ") and said[1] == "trace.jsonl is written again"
+    assert reporter._run.drain()["run/disk_failures"] == {"trace.jsonl": 3}
     directory.lock.release()

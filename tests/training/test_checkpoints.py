@@ -144,15 +144,15 @@ async def test_only_the_newest_complete_ones_are_kept(tmp_path: Path) -> None:
     await checkpoints.abandon()
 
 
-@pytest.mark.parametrize("broken", [OSError(28, "No space left on device"), CheckpointError("rank 1: No space left on device")])
-async def test_a_full_disk_is_one_error_at_the_next_step_and_leaves_nothing_half_written(
+@pytest.mark.parametrize("broken", [OSError(5, "Input/output error"), CheckpointError("rank 1: Input/output error")])
+async def test_a_broken_disk_is_one_error_at_the_next_step_and_leaves_nothing_half_written(
     tmp_path: Path, broken: Exception
 ) -> None:
     saved: list[int] = []
     checkpoints = make(tmp_path, Writer(broken), saved)
     await checkpoints.after_step(2, last=False)
     await checkpoints.written(2)
-    with pytest.raises(CheckpointError, match="^checkpoint of step 2 in .*No space left on device"):
+    with pytest.raises(CheckpointError, match="^checkpoint of step 2 in .*Input/output error"):
         await checkpoints.after_step(3, last=False)
     assert names(tmp_path) == [] and saved == []
     await checkpoints.settle()  # it was said
@@ -252,3 +252,63 @@ def test_one_that_was_killed_while_it_was_written_is_never_chosen_and_is_removed
     assert choose(tmp_path).step == 1
     remove_partial(tmp_path)
     assert names(tmp_path) == ["step-1"]
+
+
+FULL = CheckpointError("can't write the trainer's state: No space left on device")
+
+
+async def test_a_checkpoint_that_finds_no_room_costs_the_checkpoint_and_the_next_one_is_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved: list[int] = []
+    failed: list[str] = []
+    writer = Writer()
+    checkpoints = make(tmp_path, writer, saved, on_failed=lambda: failed.append("one"))
+    await checkpoints.after_step(2, last=False)
+    await checkpoints.settle()
+    writer.broken = FULL
+    await checkpoints.after_step(4, last=False)
+    await checkpoints.settle()
+    assert names(tmp_path) == ["step-2"]
+    assert len(failed) == 1
+    assert "there is no checkpoint of step 4" in caplog.text and "the newest one is that of step 2" in caplog.text
+    writer.broken = None
+    await checkpoints.after_step(6, last=False)
+    await checkpoints.settle()
+    assert saved == [2, 6]
+
+
+async def test_a_last_checkpoint_that_finds_no_room_ends_the_run(tmp_path: Path) -> None:
+    checkpoints = make(tmp_path, Writer(FULL), [])
+    await checkpoints.after_step(1, last=True)
+    with pytest.raises(CheckpointError, match="No space left"):
+        await checkpoints.settle()
+
+
+async def test_a_disk_without_room_for_another_one_loses_the_oldest_but_never_the_newest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    failed: list[str] = []
+    checkpoints = make(tmp_path, Writer(), saved, keep=3, on_failed=lambda: failed.append("one"))
+    for step in (2, 4, 6):
+        await checkpoints.after_step(step, last=False)
+    await checkpoints.settle()
+    sizes = [sum(path.stat().st_size for path in (tmp_path / f"step-{step}").rglob("*") if path.is_file()) for step in (2, 4, 6)]
+
+    def usage(place: object) -> Any:
+        """A disk that holds three of them, with one byte to spare beside what others take."""
+        taken = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        return type("Usage", (), {"free": room - taken})
+
+    monkeypatch.setattr("asyncrl.training.checkpoints.shutil.disk_usage", usage)
+    room = sum(sizes) + 1
+    await checkpoints.after_step(8, last=False)
+    await checkpoints.settle()
+    assert names(tmp_path) == ["step-4", "step-6", "step-8"]
+    assert "the checkpoint of step 2 is deleted to make room" in caplog.text
+    room = sizes[-1] + 1
+    await checkpoints.after_step(10, last=False)
+    await checkpoints.settle()
+    assert names(tmp_path) == ["step-8"]
+    assert failed == ["one"] and "there is no checkpoint of step 10" in caplog.text

@@ -152,6 +152,7 @@ class Assembly:
             trainer=trainer,
             run_state=lambda: self._run_state(loop, rollout, publisher, reporter, evals),
             on_saved=lambda step, path: job.host.observe("on_checkpoint", step=step, directory=path),
+            on_failed=lambda: reporter.disk_failed("checkpoint"),
             in_use=evals.steps_in_use,
             wait_warning=core.wait_warning,
         )

@@ -1,4 +1,6 @@
-"""Run a command that cannot outlive its owner: `python -m asyncrl.runtime.child -- COMMAND …`.
+"""Run a command that cannot outlive its owner: `python -m asyncrl.runtime.child LOG BYTES -- COMMAND …`.
+
+What the command says goes to the file LOG, which begins anew at so many BYTES. A full disk never reaches the command.
 
 The owner holds the write end of this process's stdin. When it closes, for whatever reason (a clean stop, kill -9), the command's whole
 process group is ended: SIGTERM first, SIGKILL after a grace period.
@@ -12,20 +14,26 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from asyncrl.runtime.log_files import OutputLog
+
 GRACE_SECONDS = 5.0
+CHUNK = 2**16
+DRAIN_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-def spawn(argv: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
-    """Start `argv` under this supervisor; its output goes to `log_file`. Close the returned process's stdin to end it."""
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], log_file: Path, log_bytes: int = 0) -> subprocess.Popen[bytes]:
+    """Start `argv` under this supervisor; its output goes to `log_file`, which begins anew at `log_bytes` (0: never). Close the returned
+    process's stdin to end it."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "asyncrl.runtime.child", "--", *argv],
+            [sys.executable, "-m", "asyncrl.runtime.child", str(log_file), str(log_bytes), "--", *argv],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -66,10 +74,23 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
             time.sleep(0.02)
 
 
+def _write_down(said: int, log: OutputLog) -> None:
+    """Write what is said until nobody is left who could say something."""
+    while data := os.read(said, CHUNK):
+        log.write(data)
+
+
 def main() -> int:
-    argv = sys.argv[sys.argv.index("--") + 1 :]
+    (_, log_file, log_bytes, _, *argv) = sys.argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent)
+    said, its = os.pipe()
+    child = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True, preexec_fn=die_with_parent
+    )
+    os.close(its)
+    log = OutputLog(Path(log_file), int(log_bytes))
+    output = threading.Thread(target=_write_down, args=(said, log), name="output", daemon=True)
+    output.start()
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -85,9 +106,11 @@ def main() -> int:
                         _end_group(child)
                 elif not os.read(0, 64):
                     _end_group(child)
+                    output.join(DRAIN_SECONDS)
                     return 0
     code = child.returncode
     _end_group(child)
+    output.join(DRAIN_SECONDS)
     return code if code >= 0 else 128 - code
 
 

@@ -33,6 +33,7 @@ CONNECT_SECONDS = 10.0
 SLOW_NODE = "timed out during startup"
 """In what Ray raises when its own node is not there within 30 s, whatever patience it is given."""
 OTHERS_SECONDS = 20.0
+RAY_LOG_BYTES = 64 * 2**20  # of each of Ray's own logs, which are gone with the run
 OBJECT_STORE_BYTES = 2 * 2**30
 
 
@@ -113,6 +114,8 @@ class Cluster:
     def _connect(self) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(RAY_LOG_BYTES))
+        os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
         if self._address:
             ray.init(address=self._address, log_to_driver=False)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import shutil
@@ -14,7 +13,9 @@ from typing import Any
 
 from asyncrl.errors import RunDirectoryError
 from asyncrl.evaluation.records import EvalRecord
+from asyncrl.line_file import LineFile
 from asyncrl.runtime.lock import RunLock
+from asyncrl.runtime.log_files import RunLog
 from asyncrl.runtime.recorder import Recorded
 from asyncrl.training.loop import StepTimes
 
@@ -37,6 +38,7 @@ class RunDirectory:
         self.name = name
         self.path = (runs_dir / name).absolute()
         self.lock = RunLock(self.path)
+        self._files: dict[str, LineFile] = {}
         self._resumed = resumed
         if resumed:
             return
@@ -69,9 +71,9 @@ class RunDirectory:
     def log_file(self) -> Path:
         return self.path / "log.txt"
 
-    def open_log(self) -> logging.Handler:
-        """Send the `asyncrl` logger to `log.txt`; returns the handler to remove at the end."""
-        handler = logging.FileHandler(self.log_file)
+    def open_log(self, limit: int = 0) -> logging.Handler:
+        """Send the `asyncrl` logger to `log.txt`, which begins anew at `limit` bytes (0: never); return the handler to remove."""
+        handler = RunLog(self.log_file, limit)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger = logging.getLogger("asyncrl")
         logger.addHandler(handler)
@@ -145,14 +147,14 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         (self.path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
+    def flush(self) -> None:
+        """Write what a full disk did not take before. Raises OSError when it still does not."""
+        for file in self._files.values():
+            file.flush()
+
     def _append(self, name: str, lines: str) -> None:
-        """Append whole lines to a file, all or none. Raises OSError for a full disk."""
-        with (self.path / name).open("ab", buffering=0) as file:
-            size = file.tell()
-            data = lines.encode()
-            if file.write(data) != len(data):  # a full disk takes a part of it
-                file.truncate(size)
-                raise OSError(errno.ENOSPC, "no space left on the disk")
+        """Append whole lines to a file. Raises OSError for a full disk; they are written with the next ones."""
+        self._files.setdefault(name, LineFile(self.path / name)).add(lines.encode())
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class EngineActor:
             spec = self._spec(job, port)
             self._url, self._headers = spec.url, bearer(spec.api_key)
             if spec.argv:
-                self._process = child.spawn(spec.argv, env=spec.env, log_file=self._log_file)
+                self._process = child.spawn(spec.argv, env=spec.env, log_file=self._log_file, log_bytes=self._facts.log_bytes)
             try:
                 await self._wait_healthy(spec)
                 await self._require_locked(spec)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from asyncrl.runtime.log_files import older
+
 LOOKED_AT = 2**16
 LONGEST = 400
 ERROR = re.compile(
@@ -28,12 +30,19 @@ def last_lines(log: Path, count: int) -> str:
 
 
 def _lines(log: Path) -> list[str]:
+    end = _end(log, LOOKED_AT)
+    if len(end) < LOOKED_AT:  # it has just begun anew
+        end = _end(older(log), LOOKED_AT - len(end)) + end
+    return end.decode(errors="replace").splitlines()
+
+
+def _end(path: Path, count: int) -> bytes:
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - LOOKED_AT))
-            return file.read().decode(errors="replace").splitlines()
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - count))
+            return file.read()
     except OSError:
-        return []
+        return b""
 
 
 def _short(line: str) -> str:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -88,14 +87,13 @@ class Reporter:
         self._others = others
         self._run = RunMetrics("run")
         self._eval = EvalMetrics("eval")
-        self._unwritten: deque[EvalRecord] = deque()
         self._started = time.monotonic() - seconds
         self._earlier = replace(totals)
         self._tokens_before = totals.tokens_generated
         self._paused_before = totals.paused
         self._engines_before = totals.engines_while_training
         self._version = publisher.version
-        self._tracing = True
+        self._failing: set[str] = set()
 
     async def poll_forever(self) -> None:
         """Fetch deltas and log lines of the rollout actor until cancelled, so that its warnings appear while the loop waits."""
@@ -136,7 +134,8 @@ class Reporter:
 
     async def last_poll(self) -> None:
         """Fetch what is left, whatever ends the run."""
-        self._write_evals()
+        with contextlib.suppress(OSError):
+            self._directory.flush()
         with contextlib.suppress(AsyncrlError, TimeoutError):
             async with asyncio.timeout(LAST_POLL_SECONDS):
                 await self.poll()
@@ -200,7 +199,7 @@ class Reporter:
         self._log(Axis.TRAIN_STEP, step)
         self._log(Axis.WEIGHT_VERSION, self._version)
         self._log(Axis.WALL_SECONDS, round(self.seconds, 3))
-        with contextlib.suppress(OSError):  # at last: its line says that the step was reported
+        with self._file("steps.jsonl"):  # at last: its line says that the step was reported
             self._directory.add_step(step, times, paused)
 
     def evaluated(self, record: EvalRecord) -> None:
@@ -222,32 +221,37 @@ class Reporter:
         self._eval.duration_seconds.set(record.duration_seconds)
         self._eval.export_seconds.set(record.export_seconds)
         self._registry.add(self._eval.drain())
-        self._unwritten.append(record)
-        self._write_evals()
+        with self._file("evals.jsonl"):
+            self._directory.add_eval(record)
         self._host.observe("log_eval", record=record)
         self._host.observe("on_eval", record=record)
         self._log(Axis.EVAL_STEP, record.step)
 
-    def _write_evals(self) -> None:
-        """Append what has no line yet: a disk that is full for a while costs no point."""
-        with contextlib.suppress(OSError):
-            while self._unwritten:
-                record = self._unwritten.popleft()
-                try:
-                    self._directory.add_eval(record)
-                except OSError:
-                    self._unwritten.appendleft(record)
-                    raise
+    @contextlib.contextmanager
+    def _file(self, name: str) -> Iterator[None]:
+        """Around adding to a file of the run directory: a disk that is full for a while costs no line; it is said once, and counted."""
+        try:
+            yield
+        except OSError as cause:
+            self.disk_failed(name)
+            if name not in self._failing:
+                self._failing.add(name)
+                log.warning(
+                    "%s can't be written: %s; what belongs into it is kept and written later", name, cause.strerror or cause
+                )
+        else:
+            if name in self._failing:
+                self._failing.discard(name)
+                log.warning("%s is written again", name)
+
+    def disk_failed(self, what: str) -> None:
+        """Count something that found no room on the disk."""
+        self._run.disk_failures.add(1, what)
 
     def _trace(self, finished: Sequence[Recorded]) -> None:
-        """Append to the trace; after the first failure it is left as it is, without a hole in it."""
-        if not finished or not self._tracing:
-            return
-        try:
-            self._directory.add_trace(finished)
-        except OSError as cause:
-            self._tracing = False
-            log.warning("trace.jsonl ends here, it can't be written: %s", cause.strerror)
+        if finished:
+            with self._file("trace.jsonl"):
+                self._directory.add_trace(finished)
 
     def _trainer_delta(self, report: StepReport) -> Delta:
         delta: Delta = {f"{self._trainer}/{name}": {"": value} for name, value in report.metrics.items()}

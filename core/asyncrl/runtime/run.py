@@ -85,7 +85,7 @@ class _Run:
     # The run --------------------------------------------------------------------------------------------------------------
 
     def execute(self) -> int:
-        log_file = self._directory.open_log()
+        log_file = self._directory.open_log(self._core.log_bytes)
         started = time.monotonic() - (self._resumed.seconds if self._resumed else 0.0)
         outcome, problem, refused = "failed", "", False
         try:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from asyncrl.errors import CheckpointError
+from asyncrl.line_file import is_full
 from asyncrl.rollout.patience import Wait
 from asyncrl.training.interfaces import Exported
 from asyncrl.training.stored import partial, seal, steps_in, sync, write_state
@@ -34,6 +35,7 @@ class Saves(Protocol):
 class _Writing:
     step: int
     task: asyncio.Task[None]
+    last: bool
 
 
 class RunCheckpoints:
@@ -46,6 +48,8 @@ class RunCheckpoints:
     Args:
         run_state: returns what `run.json` holds beside the step and the digest of the model, and the arrays of `rollout.npz`.
         on_saved: told of each complete checkpoint.
+        on_failed: called when a checkpoint found no room on the disk. The run goes on with the one before, and the next one is tried;
+            only the last one of a run must not fail.
         in_use: returns the steps whose checkpoints are still to be evaluated; they are kept until `retire` is called again.
         wait_warning: seconds after which a wait for a checkpoint says so, again and again.
     """
@@ -59,6 +63,7 @@ class RunCheckpoints:
         trainer: Saves,
         run_state: RunState,
         on_saved: Callable[[int, Path], None],
+        on_failed: Callable[[], None] = lambda: None,
         in_use: Callable[[], Collection[int]] = frozenset,
         wait_warning: float = 30.0,
     ) -> None:
@@ -68,6 +73,7 @@ class RunCheckpoints:
         self._trainer = trainer
         self._run_state = run_state
         self._on_saved = on_saved
+        self._on_failed = on_failed
         self._in_use = in_use
         self._wait_warning = wait_warning
         self._writing: _Writing | None = None
@@ -76,24 +82,32 @@ class RunCheckpoints:
         """Capture the run if this step is due, once the checkpoint before is complete, and begin to write it.
 
         Raises:
-            CheckpointError: the one before could not be written; nothing of it is left.
+            CheckpointError: the one before could not be written, and not for want of room; nothing of it is left.
         """
         due = last or bool(self._interval and step % self._interval == 0)
         if due or (self._writing and self._writing.task.done()):
             await self.settle()
-        if due:
+        if due and not last and not await asyncio.to_thread(self._has_room, frozenset(self._in_use())):
+            self._without(step, "the disk has not the room that the one before took")
+        elif due:
             await self._trainer.capture()
             run, arrays = await self._run_state()
             task = asyncio.create_task(self._write(step, run, arrays), name=f"checkpoint of step {step}")
-            self._writing = _Writing(step, task)
+            self._writing = _Writing(step, task, last)
 
     async def settle(self) -> None:
-        """Wait until the checkpoint that is being written is complete. Raises `CheckpointError` when it can't be written."""
+        """Wait until the checkpoint that is being written is complete. Raises `CheckpointError` when it can't be written, unless it only
+        found no room and is not the last one."""
         if self._writing is None:
             return
         await self._ended(self._writing)
-        task, self._writing = self._writing.task, None
-        task.result()
+        writing, self._writing = self._writing, None
+        try:
+            writing.task.result()
+        except CheckpointError as error:
+            if writing.last or not is_full(error):
+                raise
+            self._without(writing.step, error.message)
 
     async def written(self, step: int) -> None:
         """Wait until the checkpoint of `step` is no longer being written, whatever came of it."""
@@ -145,6 +159,25 @@ class RunCheckpoints:
         seal(growing)
         growing.rename(place)
         sync(self._directory)
+
+    def _without(self, step: int, why: str) -> None:
+        self._on_failed()
+        kept = steps_in(self._directory)
+        left = f"the newest one is that of step {kept[0]}" if kept else "there is none yet"
+        log.warning("there is no checkpoint of step %d: %s; the run goes on, and %s", step, why, left)
+
+    def _has_room(self, in_use: frozenset[int]) -> bool:
+        """Whether the disk has room for a checkpoint as large as the newest. If not, older ones go first, as long as one is left."""
+        newest, *others = steps_in(self._directory) or [-1]
+        needed = sum(path.stat().st_size for path in (self._directory / f"step-{newest}").rglob("*") if path.is_file())
+        while needed and shutil.disk_usage(self._directory).free < needed:
+            spare = [step for step in others if step not in in_use]
+            if not spare:
+                return False
+            others.remove(spare[-1])
+            log.warning("the checkpoint of step %d is deleted to make room for another one", spare[-1])
+            shutil.rmtree(self._directory / f"step-{spare[-1]}", ignore_errors=True)
+        return True
 
     def _retire(self, in_use: frozenset[int]) -> None:
         old = steps_in(self._directory)[self._keep :] if self._keep else []

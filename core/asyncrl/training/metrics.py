@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrl.metrics import Axis, Gauge, MetricSet
+from asyncrl.metrics import Axis, Counter, Gauge, MetricSet
 
 
 class RunMetrics(MetricSet):
@@ -18,6 +18,7 @@ class RunMetrics(MetricSet):
     trainer_tokens_per_second = Gauge("Tokens through the trainer, a second of training", unit="tokens/s")
     engine_tokens_per_second = Gauge("Tokens generated, a second of wall time", unit="tokens/s")
     engine_occupancy = Gauge("Fraction of the step in which an engine had a request in flight, mean over engines", unit="ratio")
+    disk_failures = Counter("Writes that a full disk refused; the run went on", unit="writes", label="file")
     weight_version = Gauge("Version that the engines serve after the step", unit="version")
     loop_seconds = Gauge("Seconds since the loop began", unit="seconds", axis=Axis.WALL_SECONDS)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO
 
 import orjson
 from asyncrl import Axis, MetricRecord, Plugin, RunHeader, hookimpl
+from asyncrl.line_file import LineFile
 
 FILE_NAME = "metrics.jsonl"
 
@@ -14,32 +14,32 @@ FILE_NAME = "metrics.jsonl"
 class JsonLines(Plugin):
     """A line is `{"axis": …, "step": …, "time": …, "values": {…}}`; a value that is not finite is `null`.
 
-    Each line is flushed as it is written, so that a killed run keeps all but the line being written. A directory that has the file
-    already (a resumed run) is appended to, after what the run goes on from.
+    Each line is written at once and whole, so that a killed run keeps all of them; what a full disk does not take is written later. A
+    directory that has the file already (a resumed run) is appended to, after what the run goes on from.
     """
 
     hook_api = 1
-    _file: BinaryIO | None = None
+    _file: LineFile | None = None
 
     @hookimpl
     def log_start(self, header: RunHeader) -> None:
         path = header.directory / FILE_NAME
         if header.resumed_step >= 0 and path.exists():
             keep_until(path, header.resumed_step)
-        self._file = path.open("ab")
+        path.touch()  # what can't be written at all is said now
+        self._file = LineFile(path)
 
     @hookimpl
     def log_metrics(self, record: MetricRecord) -> None:
         if self._file is None:
             return
         line = {"axis": record.axis.value, "step": record.step, "time": record.time, "values": dict(record.values)}
-        self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
-        self._file.flush()
+        self._file.add(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
 
     @hookimpl
     def log_end(self) -> None:
         if self._file is not None:
-            self._file.close()
+            self._file.flush()
             self._file = None
 
 

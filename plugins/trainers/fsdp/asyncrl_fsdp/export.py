@@ -92,7 +92,9 @@ class Exporter:
             stale.unlink()
         free = shutil.disk_usage(directory).free
         if free < self.layout.num_bytes:
-            raise CheckpointError(f"export to {directory} needs {self.layout.num_bytes:,} bytes, {free:,} are free")
+            raise CheckpointError(
+                f"no space left on device: export to {directory} needs {self.layout.num_bytes:,} bytes, {free:,} are free"
+            )
         for file, names in self.layout.files.items():
             write_file(directory / file, names, self._weights.shapes, self._dtype, tensors)
         if len(self.layout.files) > 1:

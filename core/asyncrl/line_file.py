@@ -1,0 +1,56 @@
+"""A file that grows by whole lines, also on a disk that is full for a while."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from pathlib import Path
+
+MOST_KEPT = 100_000
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LineFile:
+    """Appends lines, each whole or not at all. What a full disk does not take is kept and written, in order, before what comes next.
+
+    Only the newest `MOST_KEPT` additions are kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting: deque[bytes] = deque(maxlen=MOST_KEPT)
+
+    def add(self, lines: bytes) -> None:
+        """Append one or more whole lines. Raises OSError when they can't be written now; they are written later."""
+        self._waiting.append(lines)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. Raises OSError when that is still impossible."""
+        if not self._waiting:
+            return
+        with self.path.open("ab", buffering=0) as file:
+            while self._waiting:
+                append(file.fileno(), self._waiting[0])
+                self._waiting.popleft()
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Write all of `data` at the end of a file that was opened for that, or nothing of it. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    if os.write(descriptor, data) != len(data):  # a full disk takes a part of it
+        os.ftruncate(descriptor, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a failure, in whatever process it happened, came of a full disk or a used-up quota."""
+    words = [os.strerror(code).lower() for code in FULL]
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        if any(word in str(error).lower() for word in words):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

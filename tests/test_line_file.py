@@ -1,0 +1,93 @@
+"""Lines are whole or not there, in order, and none is lost when the disk is full for a while."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from asyncrl.errors import CheckpointError
+from asyncrl.line_file import LineFile, is_full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB, where the system lets a test have one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, timeout=60).returncode:
+        pytest.skip("a test may not mount a file system here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=60)
+
+
+def numbers(path: Path) -> list[int]:
+    return [json.loads(line)["number"] for line in path.read_text().splitlines()]
+
+
+def test_lines_that_found_no_room_follow_when_there_is_some(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 48 * 1024)
+    file = LineFile(small_disk / "lines")
+    failed = 0
+    for number in range(100):
+        try:
+            file.add(json.dumps({"number": number, "text": "x" * 300}).encode() + b"\n")
+        except OSError as error:
+            failed += 1
+            assert is_full(error)
+    assert failed
+    assert numbers(file.path) == list(range(100 - failed)), "whole lines, whatever the disk took of the last one"
+    ballast.unlink()
+    file.flush()
+    assert numbers(file.path) == list(range(100))
+
+
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from asyncrl.line_file import LineFile
+file, failed = LineFile(Path(sys.argv[1])), 0
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+for number in range(20):
+    try:
+        file.add(json.dumps({"number": number, "text": "x" * 77}).encode() + b"\\n")
+    except OSError:
+        failed += 1
+whole = [json.loads(line)["number"] for line in file.path.read_text().splitlines()]
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+file.add(json.dumps({"number": 20}).encode() + b"\\n")
+print(json.dumps([failed, whole]))
+"""
+
+
+def test_a_file_that_may_not_grow_holds_whole_lines_and_gets_the_others_later(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    told = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=120, check=True)
+    failed, whole = json.loads(told.stdout)
+    assert 0 < failed < 20
+    assert whole == list(range(20 - failed))
+    assert numbers(path) == list(range(21))
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (CheckpointError("can't write the trainer's state: No space left on device"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (CheckpointError("rank 1 died"), False),
+    ],
+)
+def test_a_full_disk_is_known_wherever_it_was_met(error: Exception, full: bool) -> None:
+    assert is_full(error) is full
+    chained = CheckpointError("checkpoint of step 4")
+    chained.__cause__ = error
+    assert is_full(chained) is full
