@@ -119,6 +119,23 @@ def test_children_that_know_nothing_of_it_are_listed_and_left_alone(
     os.kill(child.pid, signal.SIGKILL)
 
 
+@pytest.mark.skipif(not (Path(sys.executable).parent / "py-spy").exists(), reason="py-spy is not installed")
+def test_py_spy_tells_the_stack_of_a_process_that_does_not_and_no_key_is_shown(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    foreign = "import time\ndef foreign(): print('ready', flush=True); time.sleep(600)\nforeign()"
+    process = start(
+        f"import subprocess\nsubprocess.run([sys.executable, '-c', {foreign!r}, '--api-key', 'planted'], timeout=600)"
+    )
+    found = [one for one in processes_of(str(tmp_path), -1) if one.parent == process.pid]
+    text = report(stacks_of(found))
+    os.kill(found[0].pid, signal.SIGKILL)
+    assert "planted" not in text
+    if "py-spy says" in text:
+        pytest.skip("this system does not let py-spy look")
+    assert "foreign (<string>:2)" in text
+
+
 def test_another_runs_processes_are_not_touched(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     start(WAITS_FOR_A_FUTURE)
     assert processes_of(str(tmp_path / "other"), -1) == []

@@ -29,7 +29,7 @@ RAYS_OWN = (
     "ray/dashboard",
     "ray/autoscaler",
 )
-LONGEST_COMMAND = 120
+WORDS, LONGEST_COMMAND = 3, 120
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Process:
     """One process.
 
     Attributes:
-        who: what it said of itself, or the beginning of its command.
+        who: what it said of itself, or the first words of its command: there may be keys in the others.
         state: as in `/proc`: ``R``, ``S``, ``D``, ``T`` …
         memory: descriptor of its file for stacks; -1 when it has none.
     """
@@ -108,7 +108,10 @@ def _foreign(process: Process) -> str:
         told = subprocess.run([spy, "dump", "--pid", str(process.pid)], capture_output=True, text=True, timeout=OTHERS_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"(no stack: {error})"
-    return told.stdout.strip() if told.returncode == 0 else f"(no stack: py-spy says {told.stderr.strip()[-300:]})"
+    stacks = "".join(
+        told.stdout.rpartition("\nPython v")[1:]
+    ).strip()  # before it is the whole command, in which there may be keys
+    return stacks if told.returncode == 0 else f"(no stack: py-spy says {told.stderr.strip()[-300:]})"
 
 
 def _ask(process: Process) -> bool:
@@ -162,8 +165,8 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _command(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    return words[:LONGEST_COMMAND] or Path(f"/proc/{pid}/comm").read_text().strip()
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return " ".join(words[:WORDS]).strip()[:LONGEST_COMMAND] or Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _executable(pid: int) -> str:
