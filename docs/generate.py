@@ -1,4 +1,5 @@
-"""Writes the pages of `docs/reference`, and parts of `docs/plugins/slots`, from the declarations in the code, so that none can drift.
+"""Writes the pages of `docs/reference`, and parts of `docs/plugins/slots` and `docs/faults.md`, from the declarations in the code, so that
+none can drift.
 
 make docs                                      write them
 .venv/bin/python docs/generate.py --check      exit code 1 if a page differs from what would be written
@@ -16,6 +17,7 @@ sys.path.insert(0, str(DOCS))
 
 from generator.commands import commands_page  # noqa: E402
 from generator.errors import errors_page  # noqa: E402
+from generator.faults import faults_filled  # noqa: E402
 from generator.hooks import hooks_page  # noqa: E402
 from generator.metrics import metrics_page  # noqa: E402
 from generator.names import names_page  # noqa: E402
@@ -38,6 +40,7 @@ def written() -> Iterator[tuple[Path, str]]:
         yield DOCS / name, _formatted(write(), DOCS / name)
     for path in sorted((DOCS / "plugins" / "slots").glob("*.md")):
         yield path, filled(path.read_text(), path.stem)
+    yield DOCS / "faults.md", faults_filled((DOCS / "faults.md").read_text())
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,6 +16,13 @@ def test_slope_is_that_of_a_line() -> None:
     assert series(4.0, 4.0, 4.0).slope == series(4.0).slope == series().slope == 0.0
 
 
+def test_what_goes_up_and_comes_down_again_does_not_grow() -> None:
+    bursts = series(*([4.0, 4.0, 4.0, 72.0] * 10), *([4.0, 72.0, 72.0, 72.0] * 10))
+    assert bursts.slope > 0 == bursts.growth
+    leaking = series(*(4.0 + number // 4 + 68.0 * (number % 4 == 3) for number in range(80)))
+    assert leaking.growth == pytest.approx(20.0, abs=2.0)
+
+
 def test_the_start_of_a_run_is_left_out() -> None:
     whole = series(0.0, 50.0, 90.0, 100.0, 100.0, 100.0, 100.0)
     assert whole.second_half().values == [100.0] * 4

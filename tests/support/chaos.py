@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.run_options import RunOptions
 from live import DEMO, PATIENT, Run, begin
 from whole_life import OBSERVED, check_whole, observing
 
@@ -149,8 +148,7 @@ class Chaos:
     # How it goes on ---------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        many = [name for name in ("max_engine_restarts", "max_restarts") if name in RunOptions.model_fields]
-        flags = [text for name in many for text in (f"--{name.replace('_', '-')}", "1000")]
+        flags = ["--max-engine-restarts", "1000", "--max-restarts", "1000"]
         flags += ["--steps", str(self.steps), "--eval-interval", str(self.eval_interval), "--save-interval", str(SAVE_INTERVAL)]
         where = ("--name", "run", "--runs-dir", str(self.folder / "runs"), "--cache-dir", str(self.cache_dir))
         self._begin("train", str(DEMO), *where, *flags, *PATIENT, *OBSERVED, *self.flags)
@@ -184,9 +182,9 @@ class Chaos:
             return lambda: any(self.run.publish_dir.glob("asyncrl-*/*"))
         if phase == "checkpoint":
             return lambda: any(checkpoints.glob(".step-*.partial"))
-        if phase == "evaluation":  # which comes after the checkpoint of its step
+        if phase == "evaluation":  # which begins when the checkpoint of its step does, or soon after
             due = min(self.steps, (self.run.last_step() // self.eval_interval + 1) * self.eval_interval)
-            return lambda: (checkpoints / f"step-{due}").exists() or self.run.last_step() >= due
+            return lambda: any(checkpoints.glob(f"*step-{due}*")) or self.run.last_step() >= due
         return lambda: True
 
     def _strike(self, moment: Moment) -> bool:

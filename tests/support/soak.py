@@ -12,6 +12,7 @@ import psutil
 from live import VICTIMS, Run, processes_with
 
 MIB = 2**20
+TENTHS = 10
 ALLOWED = {"memory": 8.0, "files": 3.0, "threads": 3.0, "tasks": 8.0}
 """What the second half may grow by: MiB of memory of a process's own, and numbers of the others. Beyond that it is a leak."""
 ALLOWED_SHARE = 0.02
@@ -45,15 +46,26 @@ class Series:
         both = zip(self.times, self.values, strict=True)
         return sum((at - mean_time) * (value - mean) for at, value in both) / spread if spread else 0.0
 
+    def floors(self) -> Series:
+        """The least value of each tenth of the time: what goes up and comes down again, such as connections, is no leak."""
+        if not self.times:
+            return Series()
+        length = (self.times[-1] - self.times[0]) / TENTHS or 1.0
+        least: dict[int, tuple[float, float]] = {}
+        for value, at in zip(self.values, self.times, strict=True):
+            tenth = min(TENTHS - 1, int((at - self.times[0]) / length))
+            least[tenth] = min(least.get(tenth, (value, at)), (value, at))
+        return Series([at for _, at in least.values()], [value for value, _ in least.values()])
+
     @property
     def growth(self) -> float:
-        """What the slope adds up to over the whole time."""
-        return self.slope * (self.times[-1] - self.times[0]) if self.times else 0.0
+        """What the floors' slope adds up to over the whole time."""
+        return self.floors().slope * (self.times[-1] - self.times[0]) if self.times else 0.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How one quantity of one process went on in the second half."""
+    """How one quantity of one process went on in the second half: slope of all values, growth of the least ones."""
 
     process: str
     quantity: str
