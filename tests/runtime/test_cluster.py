@@ -1,7 +1,8 @@
-"""Starting Ray on a machine that has little time for it."""
+"""Starting Ray on a machine that has little time for it, and asking its actors."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import shutil
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import ray._private.node
 from asyncrl.errors import ResourceError
-from asyncrl.runtime.cluster import SLOW_NODE, Cluster
+from asyncrl.runtime.cluster import SLOW_NODE, Cluster, ask
 
 
 class Busy(Cluster):
@@ -58,3 +59,14 @@ async def test_what_does_not_start_is_one_error(made: list[Busy], slow: int, tim
 
 def test_ray_still_says_it_in_these_words() -> None:
     assert SLOW_NODE in " ".join(inspect.getsource(ray._private.node).replace('"', " ").split())
+
+
+async def test_a_cancellation_that_comes_together_with_the_answer_is_not_lost() -> None:
+    """What watches for ever, and was told to stop, would go on."""
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    asking = asyncio.ensure_future(ask(answer, "an actor", 60.0))
+    await asyncio.sleep(0)
+    answer.set_result(1)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

@@ -69,8 +69,8 @@ class Cluster:
         what = f"the Ray cluster at {self._address}" if self._address else "a private Ray cluster"
         while True:
             try:
-                await asyncio.wait_for(self._connected(), deadline - asyncio.get_running_loop().time())
-                return
+                async with asyncio.timeout_at(deadline):
+                    return await self._connected()
             except Exception as cause:  # Ray raises bare ones too
                 if SLOW_NODE not in str(cause) or asyncio.get_running_loop().time() > deadline:
                     why = cause or f"no answer within {timeout:g} s"
@@ -104,7 +104,8 @@ class Cluster:
         if not host or not port.isdigit():
             return
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(host, int(port))
             writer.close()
         except (OSError, TimeoutError) as cause:
             raise ResourceError(
@@ -149,7 +150,8 @@ class Cluster:
         specs = [{"CPU": need.cpus, **({"GPU": need.gpus} if need.gpus else {})} for need in self._bundles]
         self._group = placement_group(specs, strategy="PACK")
         try:
-            await asyncio.wait_for(self._group.ready(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._group.ready()
         except TimeoutError:
             raise ResourceError(
                 f"the cluster did not give {wanted} within {timeout:g} s",
@@ -219,7 +221,8 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
     wait = Wait(every, lambda seconds: log.warning("still waiting for %s (%.0f s)", what, seconds), lambda: told or what)
     wait.begin()
     try:
-        return await (asyncio.wait_for(reference, timeout) if timeout is not None else reference)
+        async with asyncio.timeout(timeout):  # not wait_for, which loses a cancellation that comes together with the answer
+            return await reference
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, AsyncrlError):

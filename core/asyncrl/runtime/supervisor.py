@@ -204,7 +204,8 @@ class Supervisor:
         self._changed.clear()
         while not self._changed.is_set() and not await self._all_well():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
 
     def _any(self, *states: str) -> bool:
         return any(one.state in states for one in self._engines)
