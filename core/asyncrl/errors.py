@@ -20,6 +20,7 @@ AsyncrlError                    1  anything below; catch this to catch all
 │   │   └── EnginesLost            no engine is left to send a request to
 │   ├── PublicationError           new weights did not reach an engine, or were not what was sent
 │   ├── TrainerError               a training step failed
+│   ├── TrainerLost                a trainer rank died or hangs
 │   ├── CheckpointError            a checkpoint could not be written or read
 │   ├── ActorLost                  the process of a Ray actor died
 │   ├── DeadlineExceeded           a wait reached its deadline
@@ -142,6 +143,10 @@ class PublicationError(RunError):
 
 
 class TrainerError(RunError):
+    pass
+
+
+class TrainerLost(RunError):
     pass
 
 

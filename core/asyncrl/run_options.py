@@ -167,6 +167,12 @@ class RunOptions(BaseModel):
     publish_timeout: float = Field(120.0, gt=0, description="Seconds that a publication may take.")
     request_timeout: float = Field(600.0, gt=0, description="Seconds that one generation request may take.")
     start_timeout: float = Field(300.0, gt=0, description="Seconds in which every process must have started.")
+    trainer_timeout: float = Field(
+        1800.0,
+        gt=0,
+        description="Seconds that one call of the trainer (a step, an export, a checkpoint) may take, and a rank may wait for the others, "
+        "before the trainer counts as hanging.",
+    )
     engine_hang_timeout: float = Field(
         60.0,
         gt=0,
@@ -178,7 +184,8 @@ class RunOptions(BaseModel):
     max_restarts: int = Field(
         3,
         ge=0,
-        description="How often in all a run makes its rollout actor or its trainer anew after a process of theirs died; 0 is never.",
+        description="How often in all a run makes its rollout actor or its trainer anew after a process of theirs died or hung, the "
+        "trainer from the newest checkpoint; 0 is never.",
     )
     watchdog_timeout: float = Field(
         600.0,

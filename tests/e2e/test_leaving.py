@@ -78,13 +78,3 @@ def test_a_reader_that_leaves_does_not_end_the_run(start) -> None:
     run.process.stdout.close()
     assert run.process.wait(240) in (0, 1)
     assert run.summary["outcome"] == "completed"
-
-
-def test_a_killed_actor_is_one_line(start) -> None:
-    run = start("--steps", "1000", "--eval-interval", "0")
-    run.wait_for_step(1)
-    os.kill(run.one("trainer rank"), signal.SIGKILL)
-    assert run.wait() == 1, run.output
-    error = run.output[run.output.index("asyncrl: error:") :]
-    assert error.strip() == "asyncrl: error: trainer rank 0: its process died (killed, or out of memory)"
-    assert run.left_behind() == []

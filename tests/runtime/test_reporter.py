@@ -23,7 +23,7 @@ class Served:
 def make(directory: RunDirectory) -> Reporter:
     """A reporter that is only told of eval points: it asks neither rollout nor publisher for anything."""
     return Reporter(
-        Host([]), Registry(declared_metrics([])), directory, cast(Any, None), cast(Any, Served()), Totals(), "trainer/none"
+        Host([]), Registry(declared_metrics([])), directory, cast(Any, None), cast(Any, Served()), Totals(), "trainer/none", 0.0
     )
 
 

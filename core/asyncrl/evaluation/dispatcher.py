@@ -104,13 +104,17 @@ class EvalDispatcher:
         while self._pending:
             await self._until_settled(self._pending[0], "the end of the run")
 
-    async def close(self) -> None:
-        """Give up what is pending, as ``interrupted``, and remove every snapshot that was exported."""
+    async def close(self, *, comes_again: bool = False) -> None:
+        """Give up what is pending, as ``interrupted``, and remove every snapshot that was exported.
+
+        Args:
+            comes_again: the run goes on from a checkpoint, which knows what was pending and gives it its record.
+        """
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.wait({self._worker}, timeout=CLOSE_SECONDS)
         for point in self._pending:
-            if not point.recorded:
+            if not point.recorded and not comes_again:
                 self._skip(point, "interrupted", "the run ended before it was evaluated")
             point.settled.set()
         self._pending.clear()

@@ -1,72 +1,42 @@
-"""A run put together: every process is started and connected to the others, then the training loop runs; the stack takes all of it down."""
+"""A run put together on its base: every process is started and connected to the others, then the training loop runs; the stack takes all of
+it down."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.authoring import RunFacts
-from asyncrl.errors import AsyncrlError, BooksError, CheckpointError
+from asyncrl.errors import AsyncrlError, BooksError, CheckpointError, TrainerLost
 from asyncrl.evaluation.dispatcher import EvalDispatcher
 from asyncrl.evaluation.records import Checkpoint, EvalResult
 from asyncrl.evaluation.setup import blocks, make_dispatcher
-from asyncrl.evaluation.snapshots import staging_directory
-from asyncrl.host import Host
 from asyncrl.loggers import RunHeader
 from asyncrl.metrics import Registry
-from asyncrl.network import key_for, require_reachable
-from asyncrl.options import RunConfig
-from asyncrl.rollout.engine import EngineNeeds
+from asyncrl.network import require_reachable
 from asyncrl.rollout.saved_groups import Arrays
-from asyncrl.run_options import RunOptions
+from asyncrl.runtime.base import Base, Job
 from asyncrl.runtime.cluster import Cluster
-from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.engine_group import EngineGroup
-from asyncrl.runtime.eval_plan import EvalEnginePlan
 from asyncrl.runtime.evaluation import make_evaluation
 from asyncrl.runtime.interrupt import Interrupts
-from asyncrl.runtime.janitor import Janitor
 from asyncrl.runtime.reporter import Reporter, declared_metrics
-from asyncrl.runtime.resume import Resumption, saved_identity, saved_step
+from asyncrl.runtime.resume import begin_again, saved_identity, saved_step
 from asyncrl.runtime.rollout_actor import RolloutSetup
 from asyncrl.runtime.rollout_handle import RolloutHandle
-from asyncrl.runtime.summary import Totals
 from asyncrl.runtime.supervisor import Supervisor
-from asyncrl.runtime.trainer_group import TrainerGroup
+from asyncrl.runtime.trainer_group import TrainerGroup, make_ranks
 from asyncrl.runtime.watchdog import Watchdog, report_of
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.interfaces import TrainerFacts
-from asyncrl.training.loop import Stop, TrainingLoop
+from asyncrl.training.loop import TrainingLoop
 from asyncrl.training.publication import Publisher, PublishPlan
 from asyncrl.training.stored import remove_partial
 
 log = logging.getLogger("asyncrl")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that was checked: with what it is started, from the beginning or, `resumed`, from a checkpoint."""
-
-    config: RunConfig
-    facts: RunFacts
-    host: Host
-    directory: RunDirectory
-    resumed: Resumption | None
-    model: Path
-    vocab_size: int
-    eval_plan: EvalEnginePlan | None
-    totals: Totals
-    stop: Stop
-
-    @property
-    def core(self) -> RunOptions:
-        return self.config.core
 
 
 class Assembly:
@@ -74,22 +44,23 @@ class Assembly:
 
     Attributes:
         engines: the rollout engines, once there are any.
+        trainer: likewise.
     """
 
-    def __init__(self, job: Job, interrupts: Interrupts) -> None:
+    def __init__(self, job: Job, base: Base, interrupts: Interrupts) -> None:
         self.engines: EngineGroup | None = None
+        self.trainer: TrainerGroup | None = None
         self._job = job
+        self._base = base
         self._interrupts = interrupts
-        self._run_id = secrets.token_hex(6)
-        self._api_key = key_for(job.core.bind)
 
     async def train(self, stack: contextlib.AsyncExitStack) -> None:
         """Start everything and train to the end, or until a stop is asked for. What was started ends with the stack."""
         job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
         kept_step = self._begin()
+        cluster = self._base.cluster
         watchdog = stack.enter_context(Watchdog(job.directory.path, core.watchdog_timeout))
         stack.callback(remove_partial, job.directory.checkpoints)  # when no rank is left that could write to one
-        cluster, staging = await self._start_cluster(stack)
         watchdog.elsewhere = lambda: cluster.ask_other_nodes(report_of, str(job.directory.path))
         trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
         assert self.engines is not None
@@ -111,7 +82,7 @@ class Assembly:
             publisher,
             job.totals,
             f"{trainer_plugin.slot}/{trainer_plugin.name}",
-            resumed.seconds if resumed else 0.0,
+            job.started,
             others=[supervisor.metrics],
         )
         log.info("model %s: %s parameters", job.model.name, f"{num_parameters:,}")
@@ -125,7 +96,7 @@ class Assembly:
                 job.eval_plan,
                 cluster,
                 vocab_size=job.vocab_size,
-                api_key=self._api_key,
+                api_key=self._base.api_key,
                 log_dir=job.directory.path / "logs",
                 add_metrics=registry.add,
             )
@@ -137,14 +108,14 @@ class Assembly:
             job.host.plugin("eval"),
             trainer,
             model=job.model,
-            staging=staging,
+            staging=self._base.staging,
             checkpoints=job.directory.checkpoints,
             written=lambda step: checkpoints.written(step),
             released=lambda: checkpoints.retire(),
             evaluate=evaluate,
             record=reporter.evaluated,
         )
-        stack.push_async_callback(evals.close)
+        stack.push_async_exit(_close_evals(evals))
         checkpoints = RunCheckpoints(
             job.directory.checkpoints,
             interval=core.save_interval,
@@ -175,6 +146,9 @@ class Assembly:
             await reporter.go_on(
                 resumed.report, resumed.trained, job.directory.lines("evals.jsonl"), reported=kept_step == resumed.step
             )
+        elif records := job.directory.lines("evals.jsonl"):  # of the initial weights
+            evals.restore({}, records)
+            reporter.know(records)
         job.host.observe("on_run_start", run=facts)
         await rollout.start()
         supervisor.start()
@@ -190,10 +164,12 @@ class Assembly:
     def _begin(self) -> int:
         """Tell loggers and people of the run; returns the last step of which loggers keep what they have, -1 in a new run."""
         job, resumed = self._job, self._job.resumed
-        kept_step = resumed.kept_step if resumed else -1
+        kept_step = resumed.kept_step if resumed else 0 if job.again else -1
         if resumed:
             log.info("the run goes on from %s", resumed.stored.directory)
             resumed.clear()
+        elif job.again:
+            begin_again(job.directory)
         header = RunHeader(
             name=job.directory.name,
             directory=job.directory.path,
@@ -208,27 +184,6 @@ class Assembly:
         log.info("run directory %s; device %s; starting %d engine(s)", job.directory.path, job.facts.device, job.core.num_engines)
         return kept_step
 
-    async def _start_cluster(self, stack: contextlib.AsyncExitStack) -> tuple[Cluster, Path]:
-        """Start Ray, and what clears away whatever is left; return the cluster and the directory for snapshots."""
-        job, core, facts = self._job, self._job.core, self._job.facts
-        engine_needs: EngineNeeds = job.host.one("engine_needs")()
-        rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
-        eval_needs = job.eval_plan.needs if job.eval_plan and core.eval_interval else ()
-        bundles = [*[engine_needs] * core.num_engines, *[rank_needs] * core.trainer_ranks, *eval_needs]
-        cluster = Cluster(
-            core.ray_address, bundles, bind=core.bind, origin="num_engines, trainer_ranks" + ", eval" * bool(eval_needs)
-        )
-        staging = staging_directory(core.staging_dir, job.directory.path, self._run_id)
-        janitor = Janitor(
-            [cluster.temp_dir, Path(core.publish_dir) / f"asyncrl-{self._run_id}", staging], [job.directory.lock.descriptor]
-        )
-        stack.callback(janitor.close)
-        stack.callback(cluster.stop)
-        await cluster.start(core.start_timeout)
-        self._interrupts.install()
-        await cluster.reserve(core.start_timeout)
-        return cluster, staging
-
     async def _start_processes(
         self, stack: contextlib.AsyncExitStack, cluster: Cluster
     ) -> tuple[TrainerGroup, int, RolloutHandle, Publisher]:
@@ -238,7 +193,9 @@ class Assembly:
         specs = job.config.specs
         self.engines = engines = EngineGroup(cluster, 0, specs, facts)
         stack.push_async_callback(engines.stop)
-        trainer = TrainerGroup(cluster, core.num_engines, specs, facts)
+        self.trainer = trainer = TrainerGroup(
+            make_ranks(cluster, core.num_engines, specs, facts), bind=core.bind, timeout=core.trainer_timeout
+        )
         stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
         rollout = RolloutHandle(specs, facts)
         try:
@@ -248,7 +205,7 @@ class Assembly:
                     resumed.stored.model if resumed else job.model,
                     restart_model=job.model,
                     bind=core.bind,
-                    api_key=self._api_key,
+                    api_key=self._base.api_key,
                     base_port=core.base_port,
                     log_dir=job.directory.path / "logs",
                     timeout=core.start_timeout,
@@ -286,7 +243,7 @@ class Assembly:
             strategy=core.publish_method,
             mode=core.publish_mode,
             timeout=core.publish_timeout,
-            run_id=self._run_id,
+            run_id=self._base.run_id,
             directory=Path(core.publish_dir),
             address=await trainer.address(),
             backend="nccl" if facts.device == "cuda" else "gloo",
@@ -350,6 +307,13 @@ class Assembly:
                 )
 
         return close
+
+
+def _close_evals(evals: EvalDispatcher) -> Callable[..., Awaitable[None]]:
+    async def close(kind: Any, error: BaseException | None, trace: Any) -> None:
+        await evals.close(comes_again=isinstance(error, TrainerLost))
+
+    return close
 
 
 def _imbalance(books: dict[str, Any]) -> int:

@@ -35,6 +35,8 @@ SLOW_NODE = "timed out during startup"
 OTHERS_SECONDS = 20.0
 RAY_LOG_BYTES = 64 * 2**20  # of each of Ray's own logs, which are gone with the run
 OBJECT_STORE_BYTES = 2 * 2**30
+NODE_DIED = "its node has died"
+"""How Ray says it."""
 
 
 class Cluster:
@@ -230,7 +232,8 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
         raise RunError(f"{what} failed: {type(cause).__name__}: {cause}") from error
     except RayActorError as error:
         log.debug("%s", error)
-        raise ActorLost(f"{what}: its process died (killed, or out of memory)") from error
+        died = "its node died" if NODE_DIED in str(error) else "its process died (killed, or out of memory)"
+        raise ActorLost(f"{what}: {died}") from error
     except (TimeoutError, GetTimeoutError):
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
     finally:

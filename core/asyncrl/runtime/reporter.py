@@ -61,7 +61,7 @@ class Reporter:
         host: the controller's plugins.
         trainer: prefix of the trainer plugin's metrics, such as ``trainer/fsdp``.
         totals: of a run that goes on, what they were at its checkpoint.
-        seconds: for which the run has run already.
+        started: when the run would have begun if it had never been interrupted; seconds of the monotonic clock.
         others: further metrics of the controller's.
     """
 
@@ -74,7 +74,7 @@ class Reporter:
         publisher: Publisher,
         totals: Totals,
         trainer: str,
-        seconds: float = 0.0,
+        started: float,
         others: Sequence[MetricSet] = (),
     ) -> None:
         self._host = host
@@ -87,7 +87,7 @@ class Reporter:
         self._others = others
         self._run = RunMetrics("run")
         self._eval = EvalMetrics("eval")
-        self._started = time.monotonic() - seconds
+        self._started = started
         self._earlier = replace(totals)
         self._tokens_before = totals.tokens_generated
         self._paused_before = totals.paused
@@ -152,11 +152,7 @@ class Reporter:
             evals: lines of `evals.jsonl`.
         """
         self._registry.restore(state["metrics"])
-        self._totals.evals.clear()
-        self._totals.evaluations = sum(line["step"] > 0 for line in evals)
-        for line in evals:
-            for name, one in line["sets"].items():
-                self._totals.add_eval(name, one["mean_reward"])
+        self.know(evals)
         await self.poll()
         self._tokens_before = self._totals.tokens_generated
         self._totals.publications += trained.published == trained.step
@@ -166,6 +162,14 @@ class Reporter:
         self._totals.add_step(trained.times, trained.report.busy_seconds)
         for axis in (Axis.TRAIN_STEP, Axis.WEIGHT_VERSION, Axis.WALL_SECONDS):
             self._registry.take(axis)
+
+    def know(self, evals: Sequence[Mapping[str, Any]]) -> None:
+        """Count the eval points of these lines of `evals.jsonl`, and no others."""
+        self._totals.evals.clear()
+        self._totals.evaluations = sum(line["step"] > 0 for line in evals)
+        for line in evals:
+            for name, one in line["sets"].items():
+                self._totals.add_eval(name, one["mean_reward"])
 
     async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
         """Log one finished step."""
@@ -190,6 +194,7 @@ class Reporter:
         run.engine_tokens_per_second.set(tokens / max(times.total, 1e-9))
         run.engine_occupancy.set(min(1.0, engines_busy / seconds))
         run.weight_version.set(self._version)
+        run.restarts.set(self._totals.restarts)
         run.loop_seconds.set(self.seconds)
         self._registry.add(run.drain())
         self._registry.add(self._publisher.metrics.drain())

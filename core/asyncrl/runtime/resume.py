@@ -15,7 +15,7 @@ from asyncrl.plugins import normalized
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes, Trained
-from asyncrl.training.stored import Stored, remove_partial, steps_in
+from asyncrl.training.stored import Stored, choose, remove_partial, steps_in
 
 log = logging.getLogger("asyncrl")
 
@@ -122,12 +122,33 @@ class Resumption:
     def clear(self) -> None:
         """Take back what the run did after the checkpoint: lines of its files, and later checkpoints."""
         self.directory.cut(self.kept_step, self.stored.run["rollout"]["recorded"])
-        checkpoints = self.directory.checkpoints
-        for step in steps_in(checkpoints):
-            if step > self.step:
-                log.info("checkpoint step-%d is removed: the run goes on from step-%d", step, self.step)
-                shutil.rmtree(checkpoints / f"step-{step}")
-        remove_partial(checkpoints)
+        _remove_later(self.directory, self.step)
+
+
+def newest(directory: RunDirectory) -> Resumption | None:
+    """Return what a run goes on from when it has lost a part that can't go on; None is its beginning."""
+    if not steps_in(directory.checkpoints):
+        return None
+    try:
+        return Resumption(directory, choose(directory.checkpoints))
+    except RunDirectoryError as error:
+        log.warning("%s", error.message)
+        return None
+
+
+def begin_again(directory: RunDirectory) -> None:
+    """Take back everything that the run did. A point of the initial weights is kept."""
+    directory.cut(0, 0)
+    _remove_later(directory, 0)
+
+
+def _remove_later(directory: RunDirectory, kept: int) -> None:
+    checkpoints = directory.checkpoints
+    for step in steps_in(checkpoints):
+        if step > kept:
+            log.info("checkpoint step-%d is removed: the run goes on from step %d", step, kept)
+            shutil.rmtree(checkpoints / f"step-{step}")
+    remove_partial(checkpoints)
 
 
 def saved_identity(config: RunConfig) -> dict[str, Any]:

@@ -9,21 +9,24 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import AsyncrlError, EngineError, PublicationError, UserError
+from asyncrl.errors import AsyncrlError, EngineError, PublicationError, RunError, TrainerLost, UserError
 from asyncrl.evaluation.setup import check_options, check_staging
 from asyncrl.fit import check_fit
 from asyncrl.host import Host
 from asyncrl.options import RunConfig
 from asyncrl.plugins import build_host
 from asyncrl.runtime import preflight
-from asyncrl.runtime.assembly import Assembly, Job
+from asyncrl.runtime.assembly import Assembly
+from asyncrl.runtime.base import Base, Job, start_base
 from asyncrl.runtime.directory import RunDirectory, run_name
 from asyncrl.runtime.eval_plan import plan_eval_engines
 from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.reporter import LoggerBridge, describe
-from asyncrl.runtime.resume import Resumption
+from asyncrl.runtime.restarts import Restarts
+from asyncrl.runtime.resume import Resumption, newest
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.loop import Stop
 
@@ -61,6 +64,9 @@ class _Run:
         self._totals = Totals(**resumed.report["totals"]) if resumed else Totals()
         self._stop = Stop()
         self._interrupts: Interrupts | None = None
+        self._bridge: LoggerBridge | None = None
+        self._started = 0.0
+        self._restarts = Restarts(self._core.max_restarts)
 
     # Before anything starts ---------------------------------------------------------------------------------------------
 
@@ -71,8 +77,7 @@ class _Run:
         check_options(self._core, self._host.plugin("eval"))
         self._host.each("check_run", run=self._facts)
         preflight.require_ports(self._core)
-        self._bridge = LoggerBridge(self._host)
-        logging.getLogger("asyncrl").addHandler(self._bridge)
+        self._bridge_log()
         logging.getLogger("asyncrl").setLevel(logging.INFO)
         self._model = preflight.find_model(self._host, self._facts)
         self._vocab_size = preflight.read_vocab_size(self._model)
@@ -86,7 +91,7 @@ class _Run:
 
     def execute(self) -> int:
         log_file = self._directory.open_log(self._core.log_bytes)
-        started = time.monotonic() - (self._resumed.seconds if self._resumed else 0.0)
+        self._started = time.monotonic() - (self._resumed.seconds if self._resumed else 0.0)
         outcome, problem, refused = "failed", "", False
         try:
             outcome = asyncio.run(self._main())
@@ -96,13 +101,10 @@ class _Run:
             log_file.handle(logging.LogRecord("asyncrl", logging.ERROR, __file__, 0, "the run failed", None, sys.exc_info()))
             raise
         finally:
-            summary = self._totals.summary(outcome, time.monotonic() - started, problem)
+            summary = self._tell_end(outcome, problem)
             with contextlib.suppress(OSError):
                 self._directory.write_summary(summary)
-            if problem:
-                self._host.observe("on_error", error=problem)
-            self._host.observe("on_run_end", outcome=outcome)
-            self._host.observe("log_end", summary=summary)
+            assert self._bridge is not None
             logging.getLogger("asyncrl").removeHandler(self._bridge)
             logging.getLogger("asyncrl").removeHandler(log_file)
             log_file.close()
@@ -131,6 +133,7 @@ class _Run:
         return "interrupted" if self._stop.requested and self._totals.steps < self._core.steps else "completed"
 
     async def _train(self, interrupts: Interrupts) -> None:
+        """Train, and go on from the newest checkpoint when the trainer is lost, as often as may be."""
         job = Job(
             config=self._config,
             facts=self._facts,
@@ -142,11 +145,61 @@ class _Run:
             eval_plan=self._eval_plan,
             totals=self._totals,
             stop=self._stop,
+            started=self._started,
         )
-        assembly = Assembly(job, interrupts)
+        async with contextlib.AsyncExitStack() as stack:
+            base = await start_base(job, interrupts, stack)
+            while True:
+                try:
+                    return await self._attempt(job, base, interrupts)
+                except TrainerLost as lost:
+                    if self._stop.requested or not (interrupts.loop_running or job.again):
+                        raise
+                    self._restarts.take("the trainer", lost.message)
+                    interrupts.loop_running = False
+                    job = self._go_back(job, lost)
+                except UserError as error:
+                    if job.again:  # what was written is not at fault, for the run has run with it
+                        raise RunError(f"the trainer can't be made anew: {error}") from error
+                    raise
+
+    async def _attempt(self, job: Job, base: Base, interrupts: Interrupts) -> None:
+        """Start what is not there and train to the end. Raises `TrainerLost` when a trainer rank died or hangs."""
+        assembly = Assembly(job, base, interrupts)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await assembly.train(stack)
             except (EngineError, PublicationError) as error:
+                if lost := await assembly.trainer.lost() if assembly.trainer else "":
+                    raise TrainerLost(lost) from error
                 tails = await assembly.engines.log_tails() if assembly.engines else ""
                 raise (type(error)(f"{error.message}\n{tails}") if tails else error) from error
+
+    def _go_back(self, job: Job, lost: TrainerLost) -> Job:
+        """Return the job that goes on from the newest checkpoint. What plugins of this process know is over, as after a crash."""
+        resumed = newest(self._directory)
+        log.warning("the run goes back to %s", f"step {resumed.step}" if resumed else "its beginning: it has no checkpoint yet")
+        self._tell_end("failed", lost.message)
+        self._host = build_host(self._config.specs, self._facts)
+        self._bridge_log()
+        self._totals = self._totals.go_back(Totals(**resumed.report["totals"]) if resumed else Totals())
+        return job.goes_on(self._host, resumed, self._totals)
+
+    # What plugins of this process are told ----------------------------------------------------------------------------------
+
+    def _bridge_log(self) -> None:
+        """Hand log lines to the loggers that there are now."""
+        logger = logging.getLogger("asyncrl")
+        if self._bridge is not None:
+            logger.removeHandler(self._bridge)
+        self._bridge = LoggerBridge(self._host)
+        logger.addHandler(self._bridge)
+
+    def _tell_end(self, outcome: str, problem: str) -> dict[str, Any]:
+        """Tell observers and loggers how it ended; return the summary."""
+        summary = self._totals.summary(outcome, time.monotonic() - self._started, problem)
+        if problem:
+            self._host.observe("on_error", error=problem)
+        self._host.observe("on_run_end", outcome=outcome)
+        self._host.observe("log_end", summary=summary)
+        return summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.training.loop import StepTimes
@@ -13,7 +13,8 @@ class Totals:
     """What the summary needs. Seconds; `engines` is the mean over engines of the time with a request in flight.
 
     `engines_in_eval` is the part of it that shared evaluations used: it is no generation for training. `paused` is the part of the
-    publications in which the engines stood still. `evaluations` came after a step.
+    publications in which the engines stood still. `evaluations` came after a step. `restarts` of the trainer, and what was trained and
+    generated in vain because of them.
     """
 
     steps: int = 0
@@ -32,10 +33,22 @@ class Totals:
     tokens_generated: int = 0
     books: dict[str, Any] = field(default_factory=dict)
     evals: dict[str, dict[str, float]] = field(default_factory=dict)
+    restarts: int = 0
+    lost_steps: int = 0
+    lost_tokens: int = 0
 
     @property
     def engines_while_training(self) -> float:
         return self.engines - self.engines_in_eval
+
+    def go_back(self, earlier: Totals) -> Totals:
+        """Return the totals of a run that goes on from where they were `earlier`, because its trainer was lost."""
+        return replace(
+            earlier,
+            restarts=self.restarts + 1,
+            lost_steps=self.lost_steps + self.steps - earlier.steps,
+            lost_tokens=self.lost_tokens + self.tokens_generated - earlier.tokens_generated,
+        )
 
     def add_step(self, times: StepTimes, trainer_busy: float) -> None:
         self.steps += 1
@@ -78,6 +91,7 @@ class Totals:
                     "evaluation": self.evaluation,
                 }.items()
             },
+            "restarts": {"trainer": self.restarts, "lost_steps": self.lost_steps, "lost_tokens": self.lost_tokens},
             "publications": self.publications,
             "evaluations": self.evaluations,
             "staleness": self.books.get("staleness", {"mean": 0.0, "max": 0}),

@@ -29,7 +29,7 @@ from asyncrl.training.publication import free_port
 
 
 class TrainerActor:
-    """Collective calls run one after the other in one thread; `save` and `leave_weight_group` have threads of their own."""
+    """Collective calls run one after the other in one thread; `save`, `leave_weight_group` and `here` have threads of their own."""
 
     def __init__(self, specs: Sequence[PluginSpec], facts: RunFacts) -> None:
         self._specs = specs
@@ -39,6 +39,9 @@ class TrainerActor:
     def _host(self) -> Host:
         """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
         return build_host(self._specs, self._facts, slots=PROCESSES["trainer"])
+
+    def here(self) -> None:
+        """Answer, whatever the rank is doing."""
 
     def rendezvous(self, bind: str) -> tuple[str, int]:
         """Return the address at which rank 0 is reached if it listens at `bind`, and a free port on it."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from asyncrl.errors import CheckpointError
+from asyncrl.errors import CheckpointError, TrainerLost
 from asyncrl.line_file import is_full
 from asyncrl.rollout.patience import Wait
 from asyncrl.training.interfaces import Exported
@@ -125,8 +125,8 @@ class RunCheckpoints:
             task.exception()
 
     async def close(self, error: BaseException | None) -> None:
-        """The run ends with `error`: finish what is being written, or give it up if the run is to end at once."""
-        if isinstance(error, asyncio.CancelledError):
+        """The run ends with `error`: finish what is being written, or give it up if the run is to end at once, or who writes is gone."""
+        if isinstance(error, asyncio.CancelledError | TrainerLost):
             await self.abandon()
         try:
             await self.settle()

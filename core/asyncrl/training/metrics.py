@@ -20,6 +20,7 @@ class RunMetrics(MetricSet):
     engine_occupancy = Gauge("Fraction of the step in which an engine had a request in flight, mean over engines", unit="ratio")
     disk_failures = Counter("Writes that a full disk refused; the run went on", unit="writes", label="file")
     weight_version = Gauge("Version that the engines serve after the step", unit="version")
+    restarts = Gauge("Times so far that the run went back to a checkpoint because it had lost its trainer", unit="restarts")
     loop_seconds = Gauge("Seconds since the loop began", unit="seconds", axis=Axis.WALL_SECONDS)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from asyncrl.errors import AsyncrlError, OptionError, PublicationError, ResourceError
+from asyncrl.errors import AsyncrlError, OptionError, PublicationError, ResourceError, TrainerLost
 from asyncrl.metrics import Axis, Counter, Gauge, MetricSet
 from asyncrl.rollout.engine import PauseMode
 from asyncrl.training.interfaces import Exported, WeightGroup, WeightManifest
@@ -138,7 +139,6 @@ class Publisher:
         self._pick_port = pick_port or (lambda: free_port(plan.address))
         self._group: WeightGroup | None = None
         self._members: dict[str, int] = {}  # ranks by name
-        self._groups_made = 0
         self._doing = ""
         self._failure = ""  # of the latest try that failed
         if plan.strategy == "disk":
@@ -247,9 +247,8 @@ class Publisher:
             return
         if self._group is not None:
             await self._break_group()
-        self._groups_made += 1
         group = WeightGroup(
-            name=f"asyncrl-{self._plan.run_id}-{self._groups_made}",
+            name=f"asyncrl-{self._plan.run_id}-{secrets.token_hex(4)}",
             address=self._plan.address,
             port=self._pick_port(),
             world_size=1 + sum(members.values()),
@@ -291,6 +290,8 @@ class Publisher:
             causes = [
                 f"{side}: {_words(task.exception())}" for task, side in sides.items() if task not in stuck and task.exception()
             ]
+            if isinstance(lost := first.exception(), TrainerLost):  # another try would have no trainer
+                raise lost
             raise PublicationError("; ".join(causes)) from first.exception()
         except asyncio.CancelledError:
             if stoppable:
