@@ -1,7 +1,7 @@
 """One trainer rank in a process of its own: `python rank_worker.py DIRECTORY RANK RANKS` runs the jobs of `jobs.pickle` in turn.
 
-A job is {options, port, actions} and, where it is not the usual one, model; an action is (hook's name, its argument or a tuple of
-several). The answers go to `answers-RANK.pickle`.
+A job is {options, port, actions} and, where it is not the usual one, model; an action is (hook's name, or that of a function here, and its
+argument or a tuple of several). The answers go to `answers-RANK.pickle`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from asyncrl import RunFacts, TrainerPlace
+from asyncrl import RunFacts, StepReport, TrainerPlace, TrainingBatch
 from asyncrl_fsdp import FsdpOptions, FsdpTrainer
 
 
@@ -39,14 +40,24 @@ def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]
     for name, argument in job["actions"]:
         arguments = argument if isinstance(argument, tuple) else () if argument is None else (argument,)
         try:
-            answer = getattr(trainer, name)(*arguments)
+            answer = (
+                train_while_saving(trainer, *arguments) if name == "train_while_saving" else getattr(trainer, name)(*arguments)
+            )
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        if name == "train_batch" and not isinstance(answer, dict):
+        if isinstance(answer, StepReport):
             answer = {**asdict(answer), "busy_seconds": 0.0}
         answers.append(answer)
     trainer.trainer_close()
     return answers
+
+
+def train_while_saving(trainer: FsdpTrainer, batches: list[TrainingBatch], directory: Path, model: Path) -> dict[str, Any]:
+    """Return the digest of what was saved, and the first step's metrics."""
+    with ThreadPoolExecutor(1) as thread:
+        saving = thread.submit(trainer.save_trainer, directory, model)
+        report, *_ = [trainer.train_batch(batch) for batch in batches]
+    return {**asdict(report), "busy_seconds": 0.0, "digest": saving.result().digest}
 
 
 if __name__ == "__main__":
