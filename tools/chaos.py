@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,8 +36,9 @@ def main() -> int:
         print(columns(chaos.table()))
         print(f"{len(chaos.kills)} kills, {chaos.steps} steps, held-out accuracy at the end {chaos.accuracy:.1%}")
         assert chaos.accuracy >= arguments.accuracy, f"an undisturbed run has at least {arguments.accuracy:.1%}"
-    except AssertionError as error:
-        print(f"{columns(chaos.table())}\nnot as an undisturbed run: {error}\nits files are in {folder}", file=sys.stderr)
+    except AssertionError:
+        traceback.print_exc()
+        print(f"{columns(chaos.table())}\nnot as an undisturbed run; its files are in {folder}", file=sys.stderr)
         return 1
     finally:
         chaos.clear()

