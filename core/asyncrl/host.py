@@ -256,6 +256,6 @@ def _guarded(
     faults = (Exception, SystemExit) if asynchronous else FAULTS
     scope: dict[str, Any] = {"function": function, "failed": failed, "hide_in": hide_in}
     scope |= {"AsyncrlError": AsyncrlError, "FAULTS": faults}
-    exec(source, scope)
+    exec(source, scope)  # noqa: S102 - the lines above, and nothing from elsewhere
     call: Callable[..., Any] = scope["call"]
     return call

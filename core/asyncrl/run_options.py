@@ -56,7 +56,10 @@ class RunOptions(BaseModel):
     # The run
     model: Path | None = Field(None, description="Hugging Face model directory to train; none is the task's own model.")
     name: str = Field(
-        "", pattern=r"^(\w[\w.-]*)?$", description="Name of the run and its directory; empty is the file's name plus time."
+        "",
+        pattern=r"^(\w[\w.-]*)?$",
+        max_length=200,
+        description="Name of the run and its directory; empty is the file's name plus time.",
     )
     runs_dir: Path = Field(Path("runs"), description="Directory in which the run's directory is made.")
     cache_dir: Path = Field(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +55,21 @@ def change_arrays(place: Path) -> None:
 
 
 TEARS = [cut_weights, lose_shard, lose_manifest, cut_manifest, change_state, change_arrays]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "trainer/out/secret", "x\0y", "n" * 5000, "pipe"])
+@pytest.mark.parametrize("entry", ["sizes", "sha256"])
+def test_a_manifest_names_only_what_is_in_the_checkpoint(name: str, entry: str, tmp_path: Path) -> None:
+    place = write(tmp_path, 4)
+    (tmp_path / "secret").write_bytes(b"s")
+    (place / "trainer" / "out").symlink_to(tmp_path)
+    os.mkfifo(place / "pipe")
+    manifest = json.loads((place / MANIFEST).read_text())
+    manifest[entry][name] = hashlib.sha256(b"s").hexdigest() if entry == "sha256" else 1
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError) as refused:
+        read(place)
+    assert len(str(refused.value)) < 1000 or name.startswith("n")
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from asyncrl.evaluation.records import Checkpoint
+from asyncrl.paths import make_private
 from asyncrl.training.interfaces import Exported
 
 STAGING = "asyncrl-evals-"
@@ -188,7 +189,7 @@ class ExportedSnapshots(Snapshots):
 
     async def take(self, step: int, version: int) -> Checkpoint:
         directory = self._own / f"step-{step}"
-        self._own.mkdir(parents=True, exist_ok=True)
+        make_private(self._own, origin="staging_dir")
         self._pending.append(directory)
         try:
             exported = await self._trainer.export(directory)

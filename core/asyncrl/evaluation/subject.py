@@ -87,10 +87,21 @@ def _require_weights(path: Path, directory: Path) -> None:
         parts = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else []
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as cause:
         raise _no(path, f"{INDEX} can't be read: {cause!r}") from cause
-    if missing := [part for part in parts if not (directory / part).is_file()]:
+    try:
+        missing = [part for part in parts if not _beside(index, part).is_file()]
+    except ValueError as cause:
+        raise _no(path, f"{INDEX} can't be followed: {cause}") from None
+    if missing:
         raise _no(path, f"is not complete: {missing[0]} is missing")
     if not parts and not any(directory.glob("*.safetensors")):
         raise _no(path, "holds no model: it has no *.safetensors")
+
+
+def _beside(index: Path, part: str) -> Path:
+    """Where a part of the weights lies: beside the index, under a plain name. It may be a link, as in Hugging Face's own cache."""
+    if Path(part).name != part:
+        raise ValueError(f"{part!r} is no name of a file beside it")
+    return index.parent / part
 
 
 def _no(path: Path, message: str, remedy: str = "") -> OptionError:

@@ -92,7 +92,9 @@ class TemplateName(Plugin):
         torch.set_num_threads(self.options.threads)
         torch.manual_seed(place.seed)
         self._source, self._dtype = place.model, getattr(torch, place.publish_dtype)
-        model: Any = AutoModelForCausalLM.from_pretrained(place.model, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            place.model, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
         self._model = model.to(place.device).eval()  # no dropout: it would change the probabilities
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=self.options.learning_rate, weight_decay=0.0)
         manifest = self.weight_manifest()

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 
 from asyncrl.errors import AsyncrlError, OptionError, PublicationError, ResourceError, TrainerLost
 from asyncrl.metrics import Axis, Counter, Gauge, MetricSet
+from asyncrl.paths import make_private
 from asyncrl.rollout.engine import PauseMode
 from asyncrl.training.interfaces import Exported, WeightGroup, WeightManifest
 
@@ -206,7 +207,7 @@ class Publisher:
         directory = self._plan.staging / f"v-{self.version + 1}"
         try:
             self._doing = f"the trainer was exporting to {directory}"
-            directory.parent.mkdir(parents=True, exist_ok=True)
+            make_private(directory.parent, origin="publish_dir")
             async with asyncio.timeout(self._plan.timeout):
                 exported = await self._trainer.export(directory)
             version = number(exported.digest)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncrl.errors import CheckpointError, RunDirectoryError
+from asyncrl.paths import inside
 
 log = logging.getLogger("asyncrl")
 
@@ -88,10 +89,10 @@ def read(directory: Path) -> Stored:
     try:
         manifest = json.loads((directory / MANIFEST).read_text())
         for name, size in manifest["sizes"].items():
-            if (directory / name).stat().st_size != size:
-                raise CheckpointError(f"{directory / name} has {(directory / name).stat().st_size} bytes instead of {size}")
+            if (found := inside(directory, name).stat().st_size) != size:
+                raise CheckpointError(f"{directory / name} has {found} bytes instead of {size}")
         for name, digest in manifest["sha256"].items():
-            if _hash(directory / name) != digest:
+            if not inside(directory, name).is_file() or _hash(directory / name) != digest:
                 raise CheckpointError(f"{directory / name} is not what was written")
         run = json.loads((directory / RUN_FILE).read_text())
         step = int(run["step"])

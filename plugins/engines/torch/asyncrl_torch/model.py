@@ -45,6 +45,8 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> torch.nn
             path, dtype=dtype, trust_remote_code=False, local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as cause:
+        if "trust_remote_code" in str(cause):
+            raise UnsupportedModel(f"{path} needs code of its own, which is never run: trust_remote_code is off") from None
         raise UnsupportedModel(f"{path} could not be loaded: {cause}") from cause
     model = model.to(device).eval()
     fuse_norms(model)
@@ -60,7 +62,7 @@ def model_limits(model: Any, path: Path, max_context: int) -> Limits:
         raise UnsupportedModel(f"max_context {max_context} is more than the model's {own} positions")
     eos = model.config.eos_token_id
     if (path / "generation_config.json").is_file():
-        eos = GenerationConfig.from_pretrained(path).eos_token_id or eos
+        eos = GenerationConfig.from_pretrained(path, local_files_only=True).eos_token_id or eos
     ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     # the embedding may be padded beyond the tokenizer's vocabulary; its rows are what an id must not exceed
     return Limits(model.get_input_embeddings().weight.shape[0], max_context or own, frozenset(ids))

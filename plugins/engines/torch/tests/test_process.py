@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from planted_code import plant
+
 ENV = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
@@ -44,6 +46,14 @@ def test_a_missing_model_is_one_line_and_exit_code_2(tmp_path: Path, port):
     done = serve(tmp_path / "nothing", port())
     assert done.returncode == 2
     assert done.stderr == f"error: no such model directory: {tmp_path / 'nothing'}\n"
+
+
+def test_the_code_of_a_model_is_never_run(model_a: Path, tmp_path: Path, port):
+    marker = plant(model_a, tmp_path / "planted")
+    done = serve(tmp_path / "planted", port())
+    assert done.returncode == 2
+    assert done.stderr.endswith("needs code of its own, which is never run: trust_remote_code is off\n"), done.stderr
+    assert not marker.exists()
 
 
 def test_sigterm_ends_a_generating_server(start_server):

@@ -45,7 +45,14 @@ class Text:
     def __init__(self, model: Path, *, chat_template: bool, template_arguments: Mapping[str, Any], system_prompt: str) -> None:
         from transformers import AutoTokenizer
 
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=False, local_files_only=True)
+        except ValueError as cause:
+            if "trust_remote_code" not in str(cause):
+                raise
+            raise OptionError(
+                f"the tokenizer at {model} needs code of its own, which is never run: trust_remote_code is off", origin="model"
+            ) from None
         self._use_template = chat_template and bool(self._tokenizer.chat_template)
         self._template_arguments = dict(template_arguments)
         self._system_prompt = system_prompt

@@ -14,6 +14,8 @@ from asyncrl.options import resolve
 from asyncrl_jsonl_task import JsonLinesOptions, JsonLinesTask
 from asyncrl_jsonl_task.order import Order
 from asyncrl_jsonl_task.rows import Fields, read_rows
+from asyncrl_jsonl_task.text import Text
+from planted_code import plant
 from pydantic import ValidationError
 
 RUN = RunFacts(batch_size=4, group_size=4, max_concurrent_samples=16, steps=10)
@@ -201,3 +203,10 @@ def test_the_order_never_changes_between_releases() -> None:
 
 
 ORDER_OF_SEED_0 = [2, 6, 0, 4, 1, 3, 5, 7, 4, 0, 6, 1, 2, 7, 5, 3]
+
+
+def test_the_code_of_a_tokenizer_is_never_run(plain_model: Path, tmp_path: Path) -> None:
+    marker = plant(plain_model, tmp_path / "planted")
+    with pytest.raises(OptionError, match="model: .* needs code of its own, which is never run: trust_remote_code is off"):
+        Text(tmp_path / "planted", chat_template=True, template_arguments={}, system_prompt="")
+    assert not marker.exists()

@@ -110,9 +110,15 @@ def _as_error(cause: OSError | AsyncrlError, directory: Path) -> AsyncrlError:
 
 
 def _agree(digest: str, failure: AsyncrlError | None, group: dist.ProcessGroup | None) -> tuple[str, AsyncrlError | None]:
-    """Give every rank what rank 0 has."""
+    """Give every rank what rank 0 has, as text: torch would send objects as pickles."""
     if dist.get_world_size() == 1:
         return digest, failure
-    shared = [digest, failure]
-    dist.broadcast_object_list(shared, src=0, group=group)
-    return shared[0], shared[1]
+    told = json.dumps([digest, failure.message if failure else None]).encode()
+    size = torch.tensor([len(told)])
+    dist.broadcast(size, 0, group)
+    data = torch.frombuffer(bytearray(told if dist.get_rank() == 0 else int(size)), dtype=torch.uint8)
+    dist.broadcast(data, 0, group)
+    if dist.get_rank() == 0:
+        return digest, failure
+    digest, message = json.loads(data.numpy().tobytes())
+    return digest, CheckpointError(message) if message is not None else None

@@ -66,8 +66,16 @@ def load_policy(directory: Path, *, activation_checkpointing: bool) -> Policy:
         raise DataError(f"no Hugging Face model at {directory}", origin="model", remedy="name a directory with config.json")
     transformers_logging.disable_progress_bar()
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, trust_remote_code=False)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, trust_remote_code=False, local_files_only=True, use_safetensors=True
+        )
     except (OSError, ValueError, RuntimeError) as cause:
+        if "trust_remote_code" in str(cause):
+            raise DataError(
+                f"the model at {directory} needs code of its own, which is never run: trust_remote_code is off",
+                origin="model",
+                remedy="name a model that transformers knows by itself",
+            ) from None
         raise DataError(f"can't load the model at {directory}: {cause}", origin="model") from cause
     for entry, harmless in _SCALED_HEADS.items():
         value = getattr(model.config.get_text_config(), entry, None)

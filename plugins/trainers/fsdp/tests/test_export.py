@@ -16,6 +16,7 @@ from asyncrl.errors import CheckpointError
 from asyncrl.training.digest import weights_digest
 from asyncrl.training.snapshots import MARKER, is_complete
 from asyncrl_fsdp import FsdpTrainer, export
+from planted_code import plant
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 Open = Callable[..., FsdpTrainer]
@@ -101,6 +102,13 @@ def test_model_stored_under_other_names_is_refused(open_trainer: Open, tiny_mode
 def test_no_model_is_one_clear_error(open_trainer: Open, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no Hugging Face model at"):
         open_trainer(model=tmp_path)
+
+
+def test_the_code_of_a_model_is_never_run(open_trainer: Open, tiny_model: Path, tmp_path: Path) -> None:
+    marker = plant(tiny_model, tmp_path / "planted")
+    with pytest.raises(DataError, match="model: .* needs code of its own, which is never run: trust_remote_code is off"):
+        open_trainer(model=tmp_path / "planted")
+    assert not marker.exists()
 
 
 def test_model_with_scaled_logits_is_refused(open_trainer: Open, tiny_model: Path, tmp_path: Path) -> None:
