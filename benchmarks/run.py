@@ -38,7 +38,10 @@ BENCHMARKS = {
     "startup": "--help and plugins list with 200 distributions installed",
     "publication": "weights to the engines against a memory copy",
     "checkpoints": "a step with a checkpoint after each against none; going on with a run against starting one",
+    "sglang_client": "core's client against bare HTTP posts, to a real SGLang server",
+    "sglang_publication": "weights to a real SGLang server against a memory copy",
 }
+"""Those named sglang_… are left out where the environment of `make test-sglang` is missing."""
 KEPT = ("ratio", "goal", "unit", "runs", "against")
 Row = dict[str, Any]
 
@@ -63,6 +66,11 @@ def measure(module: str, deadline: float = DEADLINE_SECONDS) -> list[Row]:
             raise RuntimeError(f"ended with exit code {code}")
         rows: list[Row] = json.loads(answer.read_text())
         return rows
+
+
+def sglang_python() -> Path:
+    """The interpreter of the environment that has SGLang."""
+    return Path(os.environ.get("ASYNCRL_SGLANG_VENV") or HERE.parent / ".venv-sglang") / "bin" / "python"
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
@@ -116,14 +124,15 @@ def main(arguments: Sequence[str]) -> int:
     only = parser.parse_args(arguments).only
     rows: list[Row] = []
     failures: dict[str, str] = {}
-    for module in [only] if only else BENCHMARKS:
+    chosen = [only] if only else [name for name in BENCHMARKS if sglang_python().exists() or not name.startswith("sglang_")]
+    for module in chosen:
         print(f"--- {module}: {BENCHMARKS[module]}", flush=True)
         try:
             rows += measure(module)
         except RuntimeError as error:
             failures[module] = str(error)
     if rows:
-        save(rows, RESULTS, keep_others=bool(only))
+        save(rows, RESULTS, keep_others=len(chosen) < len(BENCHMARKS))
         print(f"\n{table(rows)}\n\nwritten to {RESULTS.relative_to(HERE.parent)}")
     for module, reason in failures.items():
         print(f"FAILED {module}: {reason}", flush=True)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent.parent / "tests" / "sglang"
-sys.path.insert(0, str(TESTS))
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path[:0] = [str(TESTS / "sglang"), str(TESTS / "support")]
 
 
 @contextmanager

@@ -101,10 +101,12 @@ async def world(pair: list[Server], models: Models, tmp_path: Path) -> AsyncIter
     async with make_session() as session:
         clients = [
             EngineClient.of_spec(
-                server.name, server.spec, session, vocab_size=VOCABULARY, request_timeout=120, update_timeout=UPDATE_SECONDS
+                server.name, server.spec, session, vocab_size=VOCABULARY, request_timeout=900, update_timeout=UPDATE_SECONDS
             )
             for server in pair
         ]
+        for client in clients:
+            await client.abilities()  # a server takes seconds to list what it can do, and more on a busy machine
         world = World(pair, clients, tmp_path)
         yield world
         await world.weights.close()

@@ -16,7 +16,7 @@ from models import check_answer, logprobs
 from publishing import Source
 
 PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
-COUNT = 1000  # takes some seconds: whatever is done to a server meets requests in their middle
+COUNT = 600  # takes some seconds: whatever is done to a server meets requests in their middle
 UPDATE_SECONDS = 60.0
 RECOVERY_SECONDS = 600.0  # on a busy machine; some on a quiet one
 
@@ -83,23 +83,41 @@ async def test_a_server_that_hangs_in_an_update_is_given_up_and_the_other_is_upd
     assert [client.alive for client in world.clients] == [True, True]
 
 
-async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(world, models, reference):
-    """kill -9 while bytes are on their way: the broadcast is made again without it."""
+@pytest.mark.parametrize("method", ["disk", "broadcast"])
+async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(world, models, reference, method):
+    """kill -9 while bytes are on their way: the update goes on without it, and a broadcast is made again."""
     b = reference(models.b)
-    publisher = world.publisher("broadcast", "retract", Source(b), timeout=30.0)
+    publisher = world.publisher(method, "retract", Source(b), timeout=30.0)
     flying = await start(world)
-    receive = world.clients[0].receive_bucket
+    call = {"disk": "load_from_disk", "broadcast": "receive_bucket"}[method]
+    update = getattr(world.clients[0], call)
 
     async def killed(*arguments, **more) -> None:
-        await asyncio.to_thread(world.servers[0].kill)
-        await receive(*arguments, **more)
+        if world.servers[0].process.poll() is None:
+            await asyncio.to_thread(world.servers[0].kill)
+        await update(*arguments, **more)
 
-    world.clients[0].receive_bucket = killed
+    setattr(world.clients[0], call, killed)
     assert await asyncio.wait_for(publisher.publish(1.0), RECOVERY_SECONDS) == 1
     await publisher.close()
     answers = await asyncio.wait_for(asyncio.gather(*flying), RECOVERY_SECONDS)
     assert [(answer.finish_reason, len(answer.token_ids)) for answer in answers] == [("length", COUNT)] * len(PROMPTS)
     assert [client.alive for client in world.clients] == [False, True]
+
+
+async def test_a_server_that_hangs_while_it_generates_loses_its_requests_to_the_other_once_it_is_ended(world, models, reference):
+    """As the supervisor ends it, after `engine_hang_timeout`."""
+    world.pool._health_failures = 1
+    flying = await start(world)
+    await asyncio.to_thread(world.servers[0].send, signal.SIGSTOP)
+    await asyncio.wait_for(world.pool.look(), 60)
+    assert [client.alive for client in world.clients] == [False, True]
+    assert world.clients[0].in_flight, "what hangs with it waits for its end"
+    await asyncio.to_thread(world.servers[0].kill)
+    answers = await asyncio.wait_for(asyncio.gather(*flying), RECOVERY_SECONDS)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        assert (answer.finish_reason, len(answer.token_ids), answer.spans) == ("length", COUNT, ((0, COUNT),))
+        check_answer(answer, logprobs(reference(models.a), prompt, answer.token_ids.tolist()))
 
 
 async def test_a_server_killed_while_it_generates_loses_its_requests_to_the_other(world, models, reference):
