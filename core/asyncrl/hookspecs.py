@@ -132,8 +132,8 @@ def plugin_state() -> dict[str, Any]:
 
 @hookspec
 def plugin_restore(state: dict[str, Any]) -> None:
-    """Many; rollout, before anything is generated in a run that goes on. Continue from what the same plugin's `plugin_state`
-    returned; not called where the checkpoint has nothing of it."""
+    """Many; rollout, before anything is generated in a run that goes on, or by a rollout actor that was made anew. Continue from what the
+    same plugin's `plugin_state` returned for the last checkpoint; not called where that has nothing of it."""
 
 
 # Task: `asyncrl.tasks` ------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class AtEveryMoment:
         assert_balanced(service.books())
         held = gate.store.state().groups
         buffered, waiting, batch = ([group.prompt_id for group in groups] for groups in (held, gate.waiting, gate.batch))
-        trained_now = [prompt_id for handed in service._batches._handed_out.values() for prompt_id in handed.prompt_ids]
+        trained_now = [prompt_id for handed in service._batches.with_trainer.values() for prompt_id in handed.prompt_ids]
         places = [*buffered, *waiting, *batch, *trained_now, *loop._tasks.values(), *ledger._queue]
         assert sorted(places) == sorted(ledger._open), "each prompt is in one place"
         assert len(self.story.fates) + len(places) == ledger.cursor, "or has ended"

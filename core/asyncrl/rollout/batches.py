@@ -12,6 +12,7 @@ from asyncrl.errors import BooksError, PluginFailed
 from asyncrl.host import Host
 from asyncrl.ledger import Ledger
 from asyncrl.rollout.metrics import RolloutMetrics
+from asyncrl.rollout.record import HandedOut
 from asyncrl.rollout.verdicts import BatchView
 from asyncrl.samples import Group, Sample, SamplingParams, Status, full_mask
 from asyncrl.training.interfaces import TrainingBatch
@@ -31,22 +32,9 @@ class BatchInfo:
     num_tokens: int
 
 
-@dataclass(frozen=True)
-class _HandedOut:
-    """What is booked once the trainer has trained the batch."""
-
-    prompt_ids: tuple[int, ...]
-    masked_tokens: tuple[int, ...]
-    staleness: tuple[int, ...]
-    lengths: NDArray[np.int64]
-    rewards: NDArray[np.float32]
-    age_share: dict[int, float]
-    mixed: int
-    truncated: int
-
-
 class Batches:
-    """Attributes: staleness_sum, staleness_max, groups_trained: running over the run, of trained groups only; groups: handed out."""
+    """Attributes: staleness_sum, staleness_max: running over the run, of trained groups only; groups: handed out; with_trainer: what was
+    handed out and is not trained, by step."""
 
     def __init__(
         self, host: Host, ledger: Ledger, metrics: RolloutMetrics, params: SamplingParams, make: Callable[..., TrainingBatch]
@@ -54,18 +42,17 @@ class Batches:
         self.staleness_sum = 0
         self.staleness_max = 0
         self.groups = 0
-        self.last_step = 0
+        self.with_trainer: dict[int, HandedOut] = {}
         self._host = host
         self._ledger = ledger
         self._metrics = metrics
         self._params = params
         self._make = make
         self._has_masks = host.has("mask_batch")
-        self._handed_out: dict[int, _HandedOut] = {}
 
     def hand_out(self, groups: Sequence[Group], version: int, step: int) -> tuple[TrainingBatch, BatchInfo]:
         """Make the batch of one step. Raises BooksError if the step has a batch already that was not trained."""
-        if step in self._handed_out:
+        if step in self.with_trainer:
             raise BooksError(f"step {step} was handed a batch already, and it was not trained")
         keep = self._mask(groups, version) if self._has_masks else None
         try:
@@ -75,8 +62,10 @@ class Batches:
         staleness = tuple(group.staleness(version) for group in groups)
         samples = [sample for group in groups for sample in group.samples]
         lengths = (np.diff(batch.starts) - batch.prompt_lengths).astype(np.int64, copy=False)
-        self._handed_out[step] = _HandedOut(
+        self.with_trainer[step] = HandedOut(
+            step=step,
             prompt_ids=tuple(group.prompt_id for group in groups),
+            tokens=tuple(group.num_tokens for group in groups),
             masked_tokens=(0,) * len(groups) if keep is None else _masked(batch, lengths, keep),
             staleness=staleness,
             lengths=lengths,
@@ -86,12 +75,11 @@ class Batches:
             truncated=sum(sample.status is Status.TRUNCATED for sample in samples),
         )
         self.groups += len(groups)
-        self.last_step = step
         self._host.observe("on_batch", batch=batch)
         return batch, BatchInfo(
             step=step,
             version=version,
-            prompt_ids=self._handed_out[step].prompt_ids,
+            prompt_ids=self.with_trainer[step].prompt_ids,
             staleness_mean=sum(staleness) / len(staleness),
             staleness_max=max(staleness),
             reward_mean=float(batch.rewards.mean()),
@@ -101,7 +89,7 @@ class Batches:
 
     def trained(self, step: int) -> None:
         """Book a step's batch as trained. Raises BooksError for a step that has none."""
-        batch = self._handed_out.pop(step, None)
+        batch = self.with_trainer.pop(step, None)
         if batch is None:
             raise BooksError(f"step {step} cannot be trained: it has no batch, or was trained already")
         metrics = self._metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from asyncrl.authoring import RunFacts
@@ -18,6 +18,7 @@ from asyncrl.rollout.gate import Gate
 from asyncrl.rollout.group_sampler import GroupSampler
 from asyncrl.rollout.metrics import RolloutMetrics
 from asyncrl.rollout.producer_loop import ProducerLoop
+from asyncrl.rollout.record import LOST, HandedOut, Record
 from asyncrl.rollout.token_limit import TokenLimit
 from asyncrl.samples import SamplingParams
 from asyncrl.training.batch import flatten
@@ -55,6 +56,7 @@ class RolloutService:
         self._host = host
         self._facts = facts
         self._stop_timeout = stop_timeout
+        self._records = 0
         self._score = host.one("score_sample")
         params = SamplingParams(facts.max_new_tokens, facts.temperature, facts.top_p, facts.top_k)
         limit = TokenLimit(facts.token_limit, self.metrics, self.ledger.discarded, host.owner("produce"))
@@ -173,12 +175,7 @@ class RolloutService:
         A batch that the trainer has and did not report as trained is not in it: its prompts are issued again.
         """
         return {
-            "ledger": self.ledger.state()
-            | {
-                "staleness": [self._batches.staleness_sum, self._batches.staleness_max],
-                "handed_out": self._batches.groups,
-                "version": self._loop.version,
-            },
+            "ledger": self._ledger_state(),
             "buffer": self._gate.store.state(),
             "batch": tuple(self._gate.batch),
             "waiting": tuple(self._gate.waiting),
@@ -192,16 +189,67 @@ class RolloutService:
         batch, waiting = state["batch"][:size], state["batch"][size:] + state["waiting"]
         places = {Place.BUFFERED: held, Place.IN_BATCH: batch, Place.IN_FLIGHT: waiting}
         kept = [(group.prompt_id, group.num_tokens, place) for place, groups in places.items() for group in groups]
-        self.ledger.restore(state["ledger"], kept)
+        self._restore_ledger(state["ledger"], kept)
         self._gate.restore(batch, waiting)
-        self._batches.staleness_sum, self._batches.staleness_max = state["ledger"]["staleness"]
-        self._batches.groups = self._loop.groups_handed_out = state["ledger"]["handed_out"]
-        self._loop.version = state["ledger"]["version"]
         interval = self._facts.publish_interval
         done = self._batches.groups // size
         self._claims.batches_of_version = interval - done % interval
         self._claims.steps_left = max(0, self._facts.steps - done)
         self.check()
+
+    def record(self) -> Record:
+        """Return the books as they are now, from which `rebuild` goes on should all that is here be lost."""
+        self._records += 1
+        return Record(
+            serial=self._records,
+            books=self.books(),
+            ledger=self._ledger_state(),
+            unfinished_tokens=self.ledger.unfinished_tokens,
+            queued=self.ledger.count(Place.QUEUED),
+            batches_of_version=self._claims.batches_of_version,
+            steps_left=self._claims.steps_left,
+            with_trainer=tuple(self._batches.with_trainer),
+        )
+
+    def handed_out(self, step: int) -> HandedOut:
+        """Return what is booked once the batch of `step`, which the trainer has, was trained."""
+        return self._batches.with_trainer[step]
+
+    def rebuild(self, record: Record, held: HandedOut | None) -> None:
+        """Go on for a service that was lost; before `start`.
+
+        Args:
+            record: the last that is known of its books. Every prompt that was open then is issued again, without counting as a retry,
+                and the tokens that it had are wasted.
+            held: the batch that the trainer has and that `record` does not know to be trained; its prompts are not issued again.
+        """
+        kept = zip(held.prompt_ids, held.tokens, strict=True) if held else ()
+        self._restore_ledger(record.ledger, [(prompt_id, tokens, Place.IN_BATCH) for prompt_id, tokens in kept])
+        self._batches.with_trainer = {held.step: held} if held else {}
+        lost = record.unfinished_tokens - self.ledger.unfinished_tokens
+        self.ledger.discarded(lost, LOST)
+        self.metrics.tokens.add(lost, LOST)
+        self.metrics.issued_again.add(self.ledger.count(Place.QUEUED) - record.queued, LOST)
+        never_arrived = len(record.with_trainer) - len(self._batches.with_trainer)
+        self._batches.groups -= never_arrived * self._facts.batch_size
+        self._loop.groups_handed_out = self._batches.groups
+        self._claims.batches_of_version = record.batches_of_version + never_arrived
+        self._claims.steps_left = record.steps_left + never_arrived
+        self._records = record.serial
+        self.check()
+
+    def _ledger_state(self) -> dict[str, Any]:
+        return self.ledger.state() | {
+            "staleness": [self._batches.staleness_sum, self._batches.staleness_max],
+            "handed_out": self._batches.groups,
+            "version": self._loop.version,
+        }
+
+    def _restore_ledger(self, state: dict[str, Any], kept: Iterable[tuple[int, int, Place]]) -> None:
+        self.ledger.restore(state, kept)
+        self._batches.staleness_sum, self._batches.staleness_max = state["staleness"]
+        self._batches.groups = self._loop.groups_handed_out = state["handed_out"]
+        self._loop.version = state["version"]
 
     async def stop(self) -> None:
         """Cancel what is in flight; takers get `Stopped`.

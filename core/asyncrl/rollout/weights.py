@@ -16,6 +16,7 @@ from pathlib import Path
 from asyncrl.errors import EngineError, EngineFault, PublicationError
 from asyncrl.rollout.client import EngineClient
 from asyncrl.rollout.engine import PauseMode, WeightBucket
+from asyncrl.rollout.takeover import Served, take_over
 from asyncrl.training.interfaces import WeightGroup, WeightManifest
 
 log = logging.getLogger("asyncrl")
@@ -93,6 +94,14 @@ class EngineWeights:
         engine.moved(url)
         self._checksums.pop(engine.name, None)
         self._digests[engine.name] = self._restarted
+
+    async def take_over(self, served: Served) -> list[str]:
+        """Go on with engines whose client died; return those that get no requests until an update has reached them."""
+        fit = await asyncio.gather(*(take_over(engine, served) for engine in self._engines))
+        misfits = [engine.name for engine, is_fit in zip(self._engines, fit, strict=True) if not is_fit]
+        self._digests = {engine.name: UNKNOWN if engine.name in misfits else served.digest for engine in self._engines}
+        self._group, self._members = served.group, list(self._engines)  # so that they leave it when the trainer does
+        return misfits
 
     # By disk --------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.reporter import Reporter, declared_metrics
 from asyncrl.runtime.resume import begin_again, saved_identity, saved_step
 from asyncrl.runtime.rollout_actor import RolloutSetup
-from asyncrl.runtime.rollout_handle import RolloutHandle
+from asyncrl.runtime.rollout_handle import RolloutHandle, rollout_maker
 from asyncrl.runtime.supervisor import Supervisor
 from asyncrl.runtime.trainer_group import TrainerGroup, make_ranks
 from asyncrl.runtime.watchdog import Watchdog, report_of
@@ -72,6 +72,7 @@ class Assembly:
             hang_timeout=core.engine_hang_timeout,
         )
         stack.push_async_callback(supervisor.close)
+        rollout.on_anew = supervisor.rollout_anew
         registry = Registry(declared_metrics(job.config.classes))
         trainer_plugin = job.host.plugin("trainer")
         reporter = Reporter(
@@ -83,7 +84,7 @@ class Assembly:
             job.totals,
             f"{trainer_plugin.slot}/{trainer_plugin.name}",
             job.started,
-            others=[supervisor.metrics],
+            others=[supervisor.metrics, rollout.metrics],
         )
         log.info("model %s: %s parameters", job.model.name, f"{num_parameters:,}")
 
@@ -197,7 +198,7 @@ class Assembly:
             make_ranks(cluster, core.num_engines, specs, facts), bind=core.bind, timeout=core.trainer_timeout
         )
         stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
-        rollout = RolloutHandle(specs, facts)
+        rollout = RolloutHandle(rollout_maker(specs, facts), job.restarts, last_words=cluster.last_words)
         try:
             _, addresses, (opened, digest) = await asyncio.gather(
                 rollout.open_task(job.model, core.eval_sets, core.start_timeout, evaluates=core.eval_interval > 0),

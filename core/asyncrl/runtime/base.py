@@ -19,6 +19,7 @@ from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.eval_plan import EvalEnginePlan
 from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.janitor import Janitor
+from asyncrl.runtime.restarts import Restarts
 from asyncrl.runtime.resume import Resumption
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.loop import Stop
@@ -29,6 +30,7 @@ class Job:
     """A run that was checked: with what it is started, from the beginning or, `resumed`, from a checkpoint.
 
     Attributes:
+        restarts: how often what died was made anew, in all.
         started: when the run would have begun if it had never been interrupted; seconds of the monotonic clock.
         again: whether this command has trained before, and lost its trainer.
     """
@@ -43,6 +45,7 @@ class Job:
     eval_plan: EvalEnginePlan | None
     totals: Totals
     stop: Stop
+    restarts: Restarts
     started: float
     again: bool = False
 

@@ -25,6 +25,7 @@ from asyncrl.errors import ActorLost, AsyncrlError, DeadlineExceeded, ResourceEr
 from asyncrl.network import LOOPBACK, is_loopback
 from asyncrl.rollout.engine import EngineNeeds
 from asyncrl.rollout.patience import Wait
+from asyncrl.runtime.last_words import last_words
 
 log = logging.getLogger("asyncrl")
 T = TypeVar("T")
@@ -170,6 +171,11 @@ class Cluster:
                 origin="bind",
                 remedy="use 0.0.0.0; servers then require a key",
             )
+
+    def last_words(self, process: int) -> str:
+        """Return what a worker process of a cluster of the run's own said at last, or ''."""
+        logs = sorted(self.temp_dir.glob(f"session_*/logs/worker-*-{process}.err"))
+        return last_words(logs[-1]) if logs else ""
 
     @property
     def num_bundles(self) -> int:

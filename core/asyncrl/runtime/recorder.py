@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -24,16 +24,21 @@ PAUSES_KEPT = 1024
 class Recorder(Plugin):
     """An observer of core's own. What it holds is taken at each poll, and it stops for good after `limit` groups.
 
+    Args:
+        recorded: groups that were recorded by others before it.
+        traced: prompts among them that are produced once more, because their groups were lost: they are not recorded again.
+
     Attributes:
         paused_seconds: for which the engines have stood still for publications so far.
         recorded: groups so far.
     """
 
-    def __init__(self, run: RunFacts, limit: int, recorded: int = 0) -> None:
+    def __init__(self, run: RunFacts, limit: int, recorded: int = 0, traced: Iterable[int] = ()) -> None:
         super().__init__(PluginOptions(), run)
         self.paused_seconds = 0.0
         self.recorded = recorded
         self._left = max(0, limit - recorded)
+        self._traced = set(traced)
         self._finished: list[Recorded] = []
         self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_KEPT)
 
@@ -46,6 +51,9 @@ class Recorder(Plugin):
     @hookimpl
     def on_group_finished(self, group: Group) -> None:
         if not self._left:
+            return
+        if group.prompt_id in self._traced:
+            self._traced.discard(group.prompt_id)
             return
         self._left -= 1
         self.recorded += 1

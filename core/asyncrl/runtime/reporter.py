@@ -23,7 +23,7 @@ from asyncrl.rollout.pool import PoolMetrics
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.recorder import Recorded
 from asyncrl.runtime.rollout_actor import Progress
-from asyncrl.runtime.rollout_handle import RolloutHandle
+from asyncrl.runtime.rollout_handle import RolloutHandle, RolloutHandleMetrics
 from asyncrl.runtime.summary import Totals
 from asyncrl.runtime.supervisor import SupervisorMetrics
 from asyncrl.training.interfaces import StepReport
@@ -42,6 +42,7 @@ def declared_metrics(plugins: Sequence[type[Plugin]]) -> list[Declared]:
         RunMetrics.declared("run"),
         EvalMetrics.declared("eval"),
         RolloutMetrics.declared("rollout"),
+        RolloutHandleMetrics.declared("rollout"),
         HostMetrics.declared("plugins"),
         PublicationMetrics.declared("publication"),
         PoolMetrics.declared("engines"),
@@ -126,7 +127,7 @@ class Reporter:
         self._totals.paused = self._earlier.paused + progress.paused_seconds
         self._totals.engines = self._earlier.engines + progress.engine_busy_seconds
         self._totals.tokens_generated = progress.tokens_generated
-        self._totals.books = progress.books
+        self._totals.books = progress.record.books
 
     def _drain(self) -> None:
         for delta in [*self._host.drain(), *(metrics.drain() for metrics in self._others)]:

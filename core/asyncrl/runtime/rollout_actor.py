@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import ray
 
 from asyncrl.authoring import RunFacts
 from asyncrl.evaluation.checked import ask_backend
@@ -26,21 +25,25 @@ from asyncrl.rollout.front import Front
 from asyncrl.rollout.loads import EngineLoads
 from asyncrl.rollout.plugin_states import plugin_states, restore_plugins
 from asyncrl.rollout.pool import EnginePool
+from asyncrl.rollout.record import HandedOut, Record
 from asyncrl.rollout.routed_pool import RoutedPool
 from asyncrl.rollout.saved_groups import Arrays, pack, unpack
 from asyncrl.rollout.service import RolloutService
+from asyncrl.rollout.takeover import Served
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.collector import collect
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.front_process import front_process
 from asyncrl.runtime.recorder import Recorded, Recorder
 from asyncrl.stacks import register, watch_loop
+from asyncrl.training.interfaces import TrainingBatch
 
 
 @dataclass(frozen=True)
 class RolloutSetup:
     """Everything the actor needs to open. `version` and `digest` are of what the engines serve at first, `restart_digest` of what a server
-    starts with later; `recorded` are groups in the trace already; `log_dir`, `start_timeout` and `max_engine_restarts` are for a router."""
+    starts with later; `recorded` is how many groups the trace has already, and `traced` which open prompts are among them; `log_dir`,
+    `start_timeout` and `max_engine_restarts` are for a router."""
 
     model: Path
     vocab_size: int
@@ -57,11 +60,12 @@ class RolloutSetup:
     digest: str = ""
     restart_digest: str = ""
     recorded: int = 0
+    traced: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the controller polls: metric deltas, log lines and finished groups since the last time, and running totals."""
+    """What the controller polls: metric deltas, log lines and finished groups since the last time, and running totals of this actor."""
 
     deltas: list[Delta]
     messages: list[tuple[int, str]]
@@ -69,7 +73,7 @@ class Progress:
     engine_busy_seconds: float
     paused_seconds: float
     tokens_generated: int
-    books: dict[str, Any]
+    record: Record
 
 
 class RolloutActor:
@@ -87,20 +91,21 @@ class RolloutActor:
         """Made in the first call, so that what is wrong with a plugin arrives as itself: a constructor's error is only a dead actor."""
         return build_host(self._specs, self._facts, slots=PROCESSES["rollout"])
 
-    async def open_task(self, model: Path, eval_sets: Sequence[str], *, evaluates: bool) -> None:
-        """Open the task, which needs no engines: what is wrong with it, or with its eval sets, is said while they start."""
+    async def open_task(self, model: Path, eval_sets: Sequence[str], *, evaluates: bool) -> int:
+        """Open the task, which needs no engines: what is wrong with it, or with its eval sets, is said while they start. Return the
+        actor's process id."""
         watch_loop()
         self._host.one("task_open")(model=model)
         self._task_open = True
         self._eval_sets = chosen_sets(self._host, eval_sets, needed=evaluates)
+        return os.getpid()
 
     async def close_task(self) -> None:
         """Close the task if it was opened."""
         if self._task_open and self._host.has("task_close"):
             await self._host.one("task_close")()
 
-    async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
-        """Connect to the engines, the task being open; return each engine's weight digest."""
+    async def _begin(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> None:
         self._session = make_session()
         self._engines = [
             EngineClient.of_spec(
@@ -124,15 +129,45 @@ class RolloutActor:
             leave_out=self._front.leave_out if self._front else None,
         )
         self._version = setup.version
-        self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded)
+        self._recorder = Recorder(self._facts, setup.trace_groups, setup.recorded, setup.traced)
         self._eval_samples = setup.eval_samples
         self._host = self._recorder.observing(self._host)
         self._service = RolloutService(
             self._host, self._pool, self._facts, on_unused=setup.on_unused, wait_warning=setup.wait_warning
         )
+
+    async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> None:
+        """Connect to the engines, the task being open."""
+        await self._begin(setup, addresses)
         if setup.version:
             await asyncio.gather(*(engine.set_version_label(setup.version) for engine in self._engines))
-        return [await engine.digest() for engine in self._engines]
+
+    async def take_over(
+        self,
+        setup: RolloutSetup,
+        addresses: Sequence[EngineAddress],
+        served: Served,
+        record: Record,
+        held: HandedOut | None,
+        plugins: Sequence[dict[str, Any]],
+    ) -> list[str]:
+        """Do what `open` and `restore` do, in the place of an actor that died (see `RolloutService.rebuild`).
+
+        Args:
+            plugins: what plugins wanted kept with the last checkpoint.
+
+        Returns:
+            the engines that get no requests until an update has reached them.
+        """
+        await self._begin(setup, addresses)
+        misfits = await self._weights.take_over(served)
+        if self._front is not None:
+            await self._front.leave_out()
+        restore_plugins(self._host, plugins)
+        self._service.rebuild(record, held)
+        self._service.on_published(served.version)
+        self._version = served.version
+        return misfits
 
     async def _connect(self, setup: RolloutSetup) -> tuple[EnginePool, Front | None]:
         """Return the pool over the engines, and the router in front of them if the engine plugin has one."""
@@ -163,19 +198,21 @@ class RolloutActor:
         extra = {"recorded": self._recorder.recorded, "plugins": plugin_states(self._host)}
         return saved | extra, arrays, await self.progress()
 
-    async def start(self) -> None:
+    async def start(self) -> Record:
         """Begin to generate."""
         self._host.observe("on_run_start", run=self._facts)
         await self._service.start()
         self._loads.start()
+        return self._service.record()
 
-    async def take_batch(self, version: int, step: int) -> tuple[Any]:
-        """Return a reference to the next batch, in a tuple so that Ray does not resolve it on the way."""
+    async def take_batch(self, version: int, step: int) -> tuple[TrainingBatch, tuple[HandedOut, Record]]:
+        """Return the next batch, and what is booked of it. Called for two objects, the first is the caller's and outlives the actor."""
         batch, _ = await self._service.take_batch(version, step)
-        return (ray.put(batch),)
+        return batch, (self._service.handed_out(step), self._service.record())
 
-    async def trained(self, step: int) -> None:
+    async def trained(self, step: int) -> Record:
         self._service.trained(step)
+        return self._service.record()
 
     async def evaluate(self, checkpoint: Checkpoint) -> EvalResult:
         """Run an eval backend that uses the rollout engines on one checkpoint, submission paused meanwhile."""
@@ -194,7 +231,7 @@ class RolloutActor:
             self._service.resume_submission()
 
     async def weights(self, call: str, *arguments: Any) -> Any:
-        """Call a method of `EngineWeights`, the engines' side of a publication."""
+        """Call a method of `EngineWeights`, the engines' side of a publication. An update returns the engines that it did not reach."""
         if call not in ("load_from_disk", "receive"):
             return await getattr(self._weights, call)(*arguments)
         with self._recorder.pause():
@@ -204,7 +241,7 @@ class RolloutActor:
         if version != self._version:  # else an engine that came back was brought to it
             self._version = version
             self._host.observe("on_weights_published", version=version)
-        return None
+        return self._idle()
 
     async def engine_lost(self, name: str, why: str) -> list[str]:
         """Send no requests to an engine until an update reaches a new server of it; return the engines that get none now."""
@@ -213,11 +250,14 @@ class RolloutActor:
         engine.lost()
         if self._front is not None:
             await self._front.leave_out()
-        return [engine.name for engine in self._engines if not engine.alive]
+        return self._idle()
 
     async def engine_back(self, address: EngineAddress) -> None:
         """An engine has a new server, which serves the weights of its start."""
         self._weights.moved(self._engine(address.name), address.spec.url)
+
+    def _idle(self) -> list[str]:
+        return [engine.name for engine in self._engines if not engine.alive]
 
     def _engine(self, name: str) -> EngineClient:
         return next(engine for engine in self._engines if engine.name == name)
@@ -234,7 +274,7 @@ class RolloutActor:
             engine_busy_seconds=sum(sender.busy_seconds for sender in senders) / len(senders),
             paused_seconds=self._recorder.paused_seconds,
             tokens_generated=self._service.tokens_generated,
-            books=self._service.books(),
+            record=self._service.record(),
         )
 
     async def close(self, outcome: str) -> dict[str, Any]:

@@ -145,6 +145,7 @@ class _Run:
             eval_plan=self._eval_plan,
             totals=self._totals,
             stop=self._stop,
+            restarts=self._restarts,
             started=self._started,
         )
         async with contextlib.AsyncExitStack() as stack:

@@ -117,6 +117,12 @@ class Supervisor:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
 
+    def rollout_anew(self, idle: Sequence[str]) -> None:
+        """The rollout actor was made anew: it is in no weight group, and these engines get no requests until an update reaches them."""
+        self._losses += 1
+        self._publisher.forget_members()
+        self._leave_out(idle)
+
     # For the training loop --------------------------------------------------------------------------------------------------
 
     async def publish(self, update_norm: float) -> int:
@@ -249,11 +255,7 @@ class Supervisor:
         """Start a new server, again and again as often as may be."""
         one.state = "starting"
         self._losses += 1
-        idle = await self._rollout.engine_lost(one.server.name, one.why)
-        for other in self._engines:
-            if other.state == "serving" and other.server.name in idle:  # up, but left out by a publication that did not reach it
-                other.state = "waiting"
-        self._changed.set()
+        self._leave_out(await self._rollout.engine_lost(one.server.name, one.why))
         while one.restarts < self._max_restarts:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR**one.restarts)
             one.restarts += 1
@@ -280,6 +282,13 @@ class Supervisor:
         else:
             one.state = "given up"
             log.error("%s is given up: %s", one.server.name, one.why)
+        self._changed.set()
+
+    def _leave_out(self, idle: Sequence[str]) -> None:
+        """These engines get no requests, though they may be up: a publication did not reach them."""
+        for one in self._engines:
+            if one.state == "serving" and one.server.name in idle:
+                one.state = "waiting"
         self._changed.set()
 
     def _ended(self, watch: asyncio.Task[None]) -> None:
