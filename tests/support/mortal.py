@@ -1,0 +1,338 @@
+"""A rollout actor in this process, around the real service, that dies at chosen moments; and the rest of a run around the real handle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl import RunFacts
+from asyncrl.errors import AsyncrlError
+from asyncrl.host import Host
+from asyncrl.rollout.engine import GenerateRequest, ServerSpec
+from asyncrl.rollout.pool import EnginePool
+from asyncrl.rollout.record import HandedOut, Record
+from asyncrl.rollout.service import RolloutService
+from asyncrl.rollout.takeover import Served
+from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.runtime.restarts import Restarts
+from asyncrl.runtime.rollout_actor import Progress, RolloutSetup
+from asyncrl.runtime.rollout_handle import RolloutHandle
+from asyncrl.runtime.supervisor import Look, Supervisor
+from asyncrl.samples import Completion
+from asyncrl.simulation.clock import run_virtual
+from asyncrl.simulation.engine import ScriptedEngine
+from asyncrl.training.interfaces import StepReport, TrainingBatch
+from asyncrl.training.loop import StepTimes, Stop, TrainingLoop
+from ray.exceptions import RayActorError
+from simulated import long_tail
+
+ANSWER_SECONDS = 0.05
+"""For which an answer is on its way; it is lost if the actor dies meanwhile."""
+PROGRESS_SECONDS = 0.001
+"""The same, of `progress`: so it overtakes others, and tells what they did although their answers are lost."""
+START_SECONDS = 3.0
+SETUP = RolloutSetup(Path("model"), 100, "drop", 1.0, 500.0, 1.0, 0, 0, Path("logs"), 1.0, 0)
+
+
+@dataclass(frozen=True)
+class Death:
+    """In the `nth` call of a method (from 1, over all actors): before it does anything, or once it has, with its answer lost."""
+
+    method: str
+    nth: int
+    answered: bool
+
+
+class HalfUpdated(ScriptedEngine):
+    """An engine whose weights are neither the old nor the new ones while they are loaded."""
+
+    loading = False
+    asked_unfit = 0
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.asked_unfit += self.loading
+        return await super().generate(request)
+
+
+class Actor:
+    """One life of the rollout actor. Its methods are called as Ray's are."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._died = asyncio.get_running_loop().create_future()
+        self._work: set[asyncio.Future[Any]] = set()
+
+    def __getattr__(self, method: str) -> _Method:
+        return _Method(self, method)
+
+    def die(self) -> None:
+        """All that it was doing ends, and nothing that it knew is left."""
+        if not self._died.done():
+            self._died.set_result(None)
+            self._world.deaths += 1
+            for work in self._work:
+                work.cancel()
+            if "_service" in vars(self):
+                for task in [*self._service._loop._tasks, self._service._loop._loop_task]:
+                    if task is not None:
+                        task.cancel()
+                self._service._gate.close()
+
+    async def call(self, method: str, arguments: Sequence[Any]) -> Any:
+        self._world.calls[method] += 1
+        for answered in (False, True):
+            if Death(method, self._world.calls[method], answered) in self._world.fatal:
+                asyncio.get_running_loop().call_later(ANSWER_SECONDS / 2 if answered else 0.0, self.die)
+        if self._died.done():
+            raise RayActorError
+        work = asyncio.ensure_future(self._perform(method, arguments))
+        self._work.add(work)
+        try:
+            await asyncio.wait([work, self._died], return_when=asyncio.FIRST_COMPLETED)
+            if self._died.done():
+                raise RayActorError
+            return work.result()
+        finally:
+            self._work.discard(work)
+            work.cancel()
+
+    async def _perform(self, method: str, arguments: Sequence[Any]) -> Any:
+        answer = await getattr(self, f"_{method}")(*arguments)
+        await asyncio.sleep(PROGRESS_SECONDS if method == "progress" else ANSWER_SECONDS)
+        return answer
+
+    # What the actor does ----------------------------------------------------------------------------------------------------
+
+    async def _open_task(self, model: Path, eval_sets: Sequence[str]) -> int:
+        await asyncio.sleep(START_SECONDS)
+        return 1
+
+    async def _open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> None:
+        self._connect()
+
+    def _connect(self) -> None:
+        world = self._world
+        self._service = RolloutService(
+            world.make_host(),
+            EnginePool(world.engines, health_interval=0),
+            world.facts,
+            on_unused=world.on_unused,
+            wait_warning=500.0,
+        )
+
+    async def _take_over(
+        self, setup: RolloutSetup, addresses: Any, served: Served, record: Record, held: HandedOut | None, plugins: Any
+    ) -> list[str]:
+        self._connect()
+        for engine in self._world.engines:
+            await engine.resume()
+            engine.alive = engine.name not in served.doubtful and engine.version == served.version
+        self._service.rebuild(record, held)
+        self._service.on_published(served.version)
+        return self._idle()
+
+    async def _start(self) -> Record:
+        await self._service.start()
+        return self._service.record()
+
+    async def _take_batch(self, version: int, step: int) -> Any:
+        batch, _ = await self._service.take_batch(version, step)
+        return batch, (self._service.handed_out(step), self._service.record())
+
+    async def _trained(self, step: int) -> Record:
+        self._service.trained(step)
+        return self._service.record()
+
+    async def _weights(self, call: str, version: int, path: Path, digest: str, mode: Any) -> list[str]:
+        for engine in self._world.engines:
+            await engine.pause(mode)
+            engine.loading, engine.alive = True, False
+            await asyncio.sleep(0.4)
+            engine.publish(version)
+            engine.loading, engine.alive = False, True
+        for engine in self._world.engines:
+            await engine.resume()
+        self._service.on_published(version)
+        return self._idle()
+
+    def _idle(self) -> list[str]:
+        return [engine.name for engine in self._world.engines if not engine.alive]
+
+    async def _progress(self) -> Progress:
+        self._service.check()
+        return Progress([], [], [], 0.0, 0.0, self._service.tokens_generated, self._service.record())
+
+    async def _close(self, outcome: str) -> dict[str, Any]:
+        await self._service.stop()
+        self._world.still_open = set(self._service.ledger._open)
+        return self._service.books()
+
+
+class _Method:
+    def __init__(self, actor: Actor, name: str) -> None:
+        self._actor = actor
+        self._name = name
+
+    def remote(self, *arguments: Any, evaluates: bool = False) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._actor.call(self._name, arguments))
+
+    def options(self, num_returns: int) -> _Batch:
+        return _Batch(self)
+
+
+class _Batch:
+    """A call for two objects, of which the first is the caller's."""
+
+    def __init__(self, method: _Method) -> None:
+        self._method = method
+
+    def remote(self, *arguments: Any) -> tuple[list[Any], asyncio.Future[Any]]:
+        owned: list[Any] = []
+
+        async def told() -> Any:
+            batch, rest = await self._method.remote(*arguments)
+            owned.append(batch)
+            return rest
+
+        return owned, asyncio.ensure_future(told())
+
+
+@dataclass
+class AlwaysWell:
+    name: str
+
+    async def look(self) -> Look:
+        return "well"
+
+    async def start(self) -> EngineAddress:
+        raise AssertionError("it never died")
+
+
+class World:
+    """A run with real handle, supervisor, training loop and rollout service; the trainer sleeps, and engines are scripted.
+
+    Attributes:
+        calls: of each method of the rollout actors so far.
+        told: the progress of each poll.
+        still_open: prompts that had not ended when the run did.
+    """
+
+    def __init__(
+        self,
+        facts: RunFacts,
+        make_host: Callable[[], Host],
+        seed: int,
+        *,
+        fatal: Sequence[Death] = (),
+        times: Sequence[float] = (),
+        on_unused: str = "drop",
+        max_restarts: int = 100,
+        train_seconds: float = 1.0,
+        poll_seconds: float = 1.0,
+    ) -> None:
+        self.facts, self.make_host, self.fatal, self.on_unused = facts, make_host, set(fatal), on_unused
+        self.engines = [HalfUpdated(f"engine-{index}", script=long_tail(2 * seed + index, longest=32)) for index in range(2)]
+        self.calls: Counter[str] = Counter()
+        self.deaths = 0
+        self.version = 0
+        self.learnt = 0
+        self.batches: list[TrainingBatch] = []
+        self.told: list[Progress] = []
+        self.books: dict[str, Any] = {}
+        self.still_open: set[int] = set()
+        self.restarts = Restarts(max_restarts)
+        self._times = times
+        self._train_seconds = train_seconds
+        self._poll_seconds = poll_seconds
+        self._actors: list[Actor] = []
+
+    def run(self) -> World:
+        run_virtual(self._main(), limit=50_000.0)
+        return self
+
+    async def _main(self) -> None:
+        clock = asyncio.get_running_loop()
+        self.handle = RolloutHandle(self._make, self.restarts, kill=_kill)
+        supervisor = Supervisor(
+            [AlwaysWell(engine.name) for engine in self.engines], self.handle, self, max_restarts=0, hang_timeout=30.0
+        )
+        self.handle.on_anew = supervisor.rollout_anew
+        await self.handle.open_task(Path("model"), (), 100.0, evaluates=False)
+        await self.handle.open(SETUP, [EngineAddress(engine.name, ServerSpec((), "")) for engine in self.engines], 100.0)
+        loop = TrainingLoop(
+            steps=self.facts.steps,
+            publish_interval=self.facts.publish_interval,
+            rollout=self.handle,
+            trainer=self,
+            publisher=supervisor,
+            engines=supervisor,
+            evals=self,
+            checkpoints=self,
+            on_step=self._reported,
+            stop=Stop(),
+        )
+        for at in self._times:
+            clock.call_at(clock.time() + at, lambda: self._actors[-1].die())
+        await self.handle.start()
+        supervisor.start()
+        poll = asyncio.ensure_future(self._poll())
+        try:
+            await loop.run()
+        finally:
+            poll.cancel()
+            await asyncio.gather(poll, return_exceptions=True)
+            await supervisor.close()
+            self.books = await self.handle.close("completed")
+
+    def _make(self) -> Actor:
+        self._actors.append(Actor(self))
+        return self._actors[-1]
+
+    async def _poll(self) -> None:
+        with contextlib.suppress(AsyncrlError):
+            while True:
+                await asyncio.sleep(self._poll_seconds)
+                self.told.append(await self.handle.progress())
+
+    # The loop's other parts -------------------------------------------------------------------------------------------------
+
+    async def train(self, batch: list[TrainingBatch]) -> StepReport:
+        await asyncio.sleep(self._train_seconds)
+        self.batches += batch
+        self.learnt += 1
+        return StepReport(metrics={}, update_norm=1.0, num_tokens=1, busy_seconds=1.0)
+
+    async def publish(self, update_norm: float) -> int:
+        return await self._to(self.version + 1)
+
+    async def bring_up(self) -> int:
+        return await self._to(self.version + (self.learnt > 0))
+
+    async def _to(self, version: int) -> int:
+        await self.handle.load_from_disk(version, Path("v"), f"digest-{version}", "retract")
+        self.version, self.learnt = version, 0
+        return version
+
+    def forget_members(self) -> None:
+        return None
+
+    async def before_training(self, version: int) -> None:
+        return None
+
+    async def after_step(self, step: int, version: int = 0, *, lag_steps: int = 0, last: bool) -> None:
+        return None
+
+    async def settle(self) -> None:
+        return None
+
+    async def _reported(self, step: int, report: StepReport, times: StepTimes) -> None:
+        return None
+
+
+async def _kill(actor: Actor) -> None:
+    actor.die()
