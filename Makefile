@@ -29,11 +29,11 @@ test: setup  ## run the tests, those of the plugins too
 test-slow: setup  ## run the tests that take minutes: what is built, in a clean environment
 	$(BIN)/python -m pytest -q -m 'minutes and not long'
 
-test-long: setup  ## run the tests that are too long for every change: more kills, more pairs of backend and snapshot source
-	$(BIN)/python -m pytest -q -m long
+test-long: setup  ## run the whole runs that are too long for every change: more kills, faults and evaluations
+	$(BIN)/python -m pytest -q -m 'long and not sglang'
 
 test-sglang: setup $(SGLANG)  ## run the tests against real SGLang servers, in an environment of their own (2.2 GB, made once)
-	$(BIN)/python -m pytest -q -m sglang
+	$(BIN)/python -m pytest -q -m 'sglang and not long'
 
 chaos: setup  ## kill a run of the demo thirty times and see that nothing is lost: half an hour
 	$(BIN)/python tools/chaos.py --accuracy 0.9

@@ -17,7 +17,7 @@ from asyncrl.testing.models import default_model
 from asyncrl.training.publication import free_port
 from own_engines import TorchServer
 
-pytestmark = [pytest.mark.minutes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 SOURCES = {"export": (), "checkpoints": ("--eval-snapshots", "checkpoints", "--save-interval", "2", "--keep-checkpoints", "1")}
 DUE = [0, 2, 4]
@@ -56,13 +56,14 @@ def check_records(run: Any, staging: Path) -> None:
     assert list(staging.iterdir()) == []
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["export", pytest.param("checkpoints", marks=pytest.mark.long)])
 def test_the_fleet_evaluates_every_due_point(start: Any, staging: Path, source: str) -> None:
     flags = ("--eval", "fleet", "--eval.engine.max-running", "32", "--staging-dir", str(staging))
     check_records(start("--steps", "4", "--eval-interval", "2", *flags, *SOURCES[source]), staging)
 
 
 @pytest.mark.parametrize("source", [pytest.param("checkpoints", marks=pytest.mark.long), "export"])
+@pytest.mark.long
 def test_a_launched_server_evaluates_every_due_point(start: Any, staging: Path, source: str) -> None:
     port = free_port("127.0.0.1")
     flags = ("--eval", "sglang", "--eval.port", str(port), "--eval.server-args", '["--max-running", "32"]')
@@ -80,6 +81,7 @@ def test_a_running_server_evaluates_every_due_point_and_outlives_the_run(
     assert server.call("/model_info", None)["weight_version"] == "4"
 
 
+@pytest.mark.long
 def test_an_address_without_a_server_is_unhealthy_while_training_goes_on(start: Any, staging: Path) -> None:
     url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
     flags = ("--eval", "sglang", "--eval.url", url, "--staging-dir", str(staging), "--engine.start-timeout", "30")
@@ -91,6 +93,7 @@ def test_an_address_without_a_server_is_unhealthy_while_training_goes_on(start: 
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_start_is_unhealthy_with_its_last_words(start: Any, staging: Path) -> None:
     flags = ("--eval", "sglang", "--eval.server-args", '["--no-such-flag"]', "--staging-dir", str(staging))
     run = start("--steps", "4", "--eval-interval", "2", *flags)
@@ -100,6 +103,7 @@ def test_a_server_that_cannot_start_is_unhealthy_with_its_last_words(start: Any,
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_server_that_died_is_started_again_before_the_next_point(start: Any, staging: Path) -> None:
     """A point that is under way when it dies is unhealthy; whether there is one is up to the machine."""
     flags = ("--eval", "fleet", "--staging-dir", str(staging), "--eval-max-in-flight", "1")
@@ -116,6 +120,7 @@ def test_a_server_that_died_is_started_again_before_the_next_point(start: Any, s
     assert list(staging.iterdir()) == []
 
 
+@pytest.mark.long
 def test_an_evaluator_that_is_killed_costs_the_point_under_way_and_no_other(start: Any, staging: Path) -> None:
     """Generation is slowed down by one request at a time, so that a point is under way for seconds."""
     flags = ("--eval", "fleet", "--staging-dir", str(staging), "--eval.engine.max-running", "1")

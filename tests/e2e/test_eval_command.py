@@ -56,7 +56,7 @@ def test_a_hugging_face_directory_is_evaluated_with_several_sets(evaluate, train
 
 
 @pytest.mark.minutes
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_backend_gives_the_record_of_the_runs_own_point_again(start, evaluate) -> None:
     run = start("--steps", "2", "--eval-interval", "2", "--save-interval", "2", "--no-eval-before-training")
     assert run.wait() == 0, run.output
@@ -92,6 +92,7 @@ def test_a_run_that_shall_evaluate_a_set_that_does_not_exist_is_refused_before_t
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_a_server_that_is_none_is_a_skip_with_exit_code_1(evaluate, trained_model: Path) -> None:
     flags = ("--eval", "sglang", "--eval.url", "http://127.0.0.1:9", "--start-timeout", "60")
     done = evaluate(trained_model, "--task", "sort-digits", *flags)
@@ -103,6 +104,7 @@ def test_a_server_that_is_none_is_a_skip_with_exit_code_1(evaluate, trained_mode
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_ctrl_c_leaves_now_and_leaves_nothing(evaluate, trained_model: Path) -> None:
     done = evaluate(trained_model, "--task", "sort-digits", "--eval", "sglang", "--eval.url", "http://127.0.0.1:9")
     done.wait_until(lambda: (done.directory / "logs").exists() or (done.directory / "log.txt").exists(), "the log")
@@ -112,6 +114,7 @@ def test_ctrl_c_leaves_now_and_leaves_nothing(evaluate, trained_model: Path) -> 
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_nothing_but_the_record_is_on_stdout_also_when_the_evaluator_dies(tmp_path: Path, trained_model: Path) -> None:
     install(tmp_path / "site", "ending", {"asyncrl.evals": {"ending": "ending_eval_plugin:Ending"}})
     places = os.pathsep.join([str(tmp_path / "site"), str(Path(__file__).parents[1] / "support")])

@@ -43,7 +43,8 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.mark.minutes
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_the_backend_is_written_tested_and_trained_with_as_its_page_says(tmp_path: Path, cache_dir: Path, port: int) -> None:
     """Field report 40."""
     workshop = Workshop(tmp_path / "workshop", cache_dir)

@@ -68,6 +68,7 @@ def test_a_run_that_was_killed_with_exported_points_pending_explains_each_of_the
     assert only_the_other_runs(staging) and run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_with_points_on_checkpoints_pending_evaluates_them_all(start, resume, held, staging) -> None:
     """Field report 24."""
     flags = ("--eval-snapshots", "checkpoints", "--keep-checkpoints", "1", "--staging-dir", str(staging))
@@ -85,6 +86,7 @@ def test_a_run_that_was_killed_with_points_on_checkpoints_pending_evaluates_them
     assert weights[8] == hashlib.sha256(last.read_bytes()).hexdigest()
 
 
+@pytest.mark.long
 def test_ctrl_c_waits_for_what_is_pending_and_a_second_one_does_not(start, held, staging) -> None:
     run = start(*FLAGS, "--staging-dir", str(staging), env=held)
     run.wait_until(lambda: saved(run) >= 4, "the second checkpoint")

@@ -15,6 +15,9 @@ from live import PATIENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.minutes, pytest.mark.timeout(1200)]
 
+ALWAYS = ("troubled", "producer-fails", "update-hangs", "never-ready")
+"""Rows that are run for every change; the others are long."""
+
 SMALL = ("--steps", "3", "--batch-size", "4", "--group-size", "4", "--max-concurrent-samples", "32")
 SMALL += ("--eval-interval", "0", "--filters", "")
 
@@ -27,7 +30,10 @@ def faulty(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=() if case.name in ALWAYS else pytest.mark.long) for case in CASES],
+)
 def test_a_fault_is_got_over_or_ends_the_run_in_one_error_and_nothing_is_left(start: Any, faulty: Any, case: Case) -> None:
     run = start(*SMALL, *PATIENT, *case.flags, env=faulty, patience=900.0)
     if case.interrupted == "while starting":

@@ -31,7 +31,7 @@ def test_the_plugins_that_other_pages_show_keep_their_contract(arguments: str, t
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.minutes
 def test_the_first_plugin_is_written_tested_predicted_and_trained_with_as_its_page_says(workshop: Workshop) -> None:
     """Field report 40."""
@@ -41,6 +41,7 @@ def test_the_first_plugin_is_written_tested_predicted_and_trained_with_as_its_pa
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_it_is_built_and_installed_as_the_page_on_publishing_says(workshop: Workshop) -> None:
     """Field report 40."""
     if not (workshop.folder / "asyncrl-plugin-shuffle").exists():

@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_one_signal_finishes_the_step_saves_and_leaves(start, number: signal.Signals) -> None:
     run = start("--steps", "1000", "--eval-interval", "0")
     run.wait_for_step(2)
@@ -22,6 +22,7 @@ def test_one_signal_finishes_the_step_saves_and_leaves(start, number: signal.Sig
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_ctrl_c_twice_leaves_now(start) -> None:
     run = start("--steps", "1000", "--eval-interval", "0")
     run.wait_for_step(2)
@@ -48,6 +49,7 @@ def test_a_killed_controller_leaves_nothing(start) -> None:
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_dead_engine_that_may_not_be_restarted_ends_the_run_with_one_error_that_quotes_its_log(start) -> None:
     """Field report 12."""
     run = start("--steps", "100000", "--eval-interval", "0", "--max-engine-restarts", "0")
@@ -61,6 +63,7 @@ def test_a_dead_engine_that_may_not_be_restarted_ends_the_run_with_one_error_tha
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_stalled_engine_is_waited_for(start) -> None:
     run = start("--steps", "12", "--eval-interval", "0")
     run.wait_for_step(1)
@@ -72,6 +75,7 @@ def test_a_stalled_engine_is_waited_for(start) -> None:
     assert run.summary["steps"] == 12
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_does_not_end_the_run(start) -> None:
     run = start("--steps", "3", "--eval-interval", "0")
     run.process.stdout.readline()

@@ -42,6 +42,7 @@ def finish(run: Any, restarts: int) -> None:
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, resume: Any) -> None:
     """Field report 12. By disk: kill -9 while weights are on their way to it and after a resume, and a hang."""
     run = start(*FLAGS)
@@ -62,6 +63,7 @@ def test_the_only_engine_comes_back_whenever_it_is_killed_or_hangs(start: Any, r
     finish(run, 3)
 
 
+@pytest.mark.long
 def test_one_of_two_engines_comes_back_while_the_other_goes_on(start: Any) -> None:
     """Field report 12. By broadcast, by which what is sent waits for what does not come."""
     run = start(*FLAGS, "--num-engines", "2", "--publish-method", "broadcast")
@@ -80,6 +82,7 @@ def test_one_of_two_engines_comes_back_while_the_other_goes_on(start: Any) -> No
     finish(run, 3)
 
 
+@pytest.mark.long
 def test_an_engine_that_dies_once_too_often_ends_the_run_with_its_last_words(start: Any) -> None:
     """Field report 12."""
     run = start(*FLAGS, "--max-engine-restarts", "1")

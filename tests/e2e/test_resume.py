@@ -28,6 +28,8 @@ def check_completed(run: Run, steps: int, evals: Sequence[int] = ()) -> None:
     check_whole(run, steps, evals=evals)
 
 
+@pytest.mark.minutes
+@pytest.mark.timeout(1800)
 def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends) -> None:
     """Field reports 20 and 21."""
     flags = ("--steps", "6", "--save-interval", "2", "--eval-interval", "3", *OBSERVED, *EVERYTHING_IS_TRAINED)
@@ -69,6 +71,7 @@ def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_rank
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_going_on_between_two_publications_counts_as_one(start, resume, ends) -> None:
     flags = ("--steps", "6", "--save-interval", "1", "--publish-interval", "2", "--eval-interval", "0", *OBSERVED)
     run = start(*flags, *EVERYTHING_IS_TRAINED, env=ends)

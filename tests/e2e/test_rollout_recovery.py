@@ -29,6 +29,7 @@ def kill_it(run: Run, *before: int) -> int:
     return process
 
 
+@pytest.mark.long
 def test_a_rollout_actor_that_is_killed_costs_the_run_nothing_but_time(start: Any, tmp_path: Path) -> None:
     """At any moment, and while the engines load new weights."""
     run: Run = start(*FLAGS, env=observing(tmp_path / "site"), patience=900.0)

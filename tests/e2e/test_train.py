@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 SUMMARY_KEYS = {
     "outcome", "steps", "wall_seconds", "eval", "books", "tokens", "busy_seconds", "seconds", "publications", "evaluations", "staleness",
-    "step_over_limit",
+    "step_over_limit", "restarts",
 }  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def test_a_run_trains_publishes_evaluates_and_leaves_its_directory(start) -> Non
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_the_written_configuration_runs_again(start) -> None:
     first = start("--steps", "1", "--eval-interval", "0", name="first")
     check_finished(first, 1)

@@ -34,6 +34,7 @@ def lose_a_rank(run: Any, number: signal.Signals) -> None:
     run.wait_until(lambda: times_begun(run) > before, "the run to go on")
 
 
+@pytest.mark.long
 def test_a_run_that_loses_ranks_ends_with_the_weights_of_one_that_does_not(start: Any) -> None:
     """Killed before there is a checkpoint and after it; then one rank stands still, so that the other waits for it."""
     run = start(*FLAGS, "--trainer-timeout", "60", name="lossy")
@@ -68,6 +69,7 @@ def test_a_run_that_loses_ranks_ends_with_the_weights_of_one_that_does_not(start
         assert run.summary[name] == whole.summary[name]
 
 
+@pytest.mark.long
 def test_without_restarts_a_lost_rank_ends_the_run_with_one_line_that_says_how_to_go_on(start: Any) -> None:
     run = start(*FLAGS, "--max-restarts", "0")
     run.wait_for_step(1)

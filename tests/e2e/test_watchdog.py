@@ -16,6 +16,7 @@ def written(run: Any) -> list[str]:
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_a_stopped_rollout_actor_is_named_with_the_stacks_of_all_processes(start: Any) -> None:
     run = start("--steps", "6", "--eval-interval", "0", "--watchdog-timeout", "10")
     run.wait_for_step(1)

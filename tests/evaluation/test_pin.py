@@ -224,6 +224,7 @@ async def test_a_server_that_dies_while_it_generates_leaves_the_point_to_the_oth
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 async def test_the_last_server_that_dies_while_it_generates_makes_the_point_unhealthy(
     own_server: TorchServer, model: Path, snapshot: Path
 ) -> None:
@@ -238,6 +239,7 @@ async def test_the_last_server_that_dies_while_it_generates_makes_the_point_unhe
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 async def test_a_server_that_hangs_while_it_generates_makes_the_point_unhealthy(
     server: TorchServer, model: Path, snapshot: Path
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from clean_environment import CleanEnvironment
 from wandb_files import read_offline
 
-pytestmark = [pytest.mark.minutes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 WHERE = """
@@ -80,11 +80,13 @@ def test_pip_install_asyncrl_brings_core_and_the_default_plugins_and_nothing_is_
     assert "all is well" in plain.run("asyncrl", "plugins", "check")
 
 
+@pytest.mark.long
 def test_pip_install_asyncrl_runs_the_demo(plain: CleanEnvironment, cache_dir: Path) -> None:
     directory = train(plain, "plain", cache_dir)
     assert [step for step, _ in series(directory, "rollout/reward_trained/mean")] == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_the_extra_all_brings_every_plugin(complete: CleanEnvironment) -> None:
     folders = {file.parent for file in ROOT.glob("plugins/*/*/pyproject.toml")}
     assert {plugin["distribution"] for plugin in plugins(complete)} == first_party(folders)

@@ -10,7 +10,7 @@ from asyncrl.testing import SUITES, BaseSuite
 from broken.breaking import Broken, marked
 from suite_runs import Outcomes, run_suites
 
-pytestmark = [pytest.mark.minutes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.minutes, pytest.mark.timeout(1800)]
 
 ANYWHERE = "anywhere"
 """Breaks the rules that hold in every slot, as buffers; the rules that start processes are tried on these alone."""
