@@ -112,8 +112,9 @@ class Actor:
         await asyncio.sleep(START_SECONDS)
         return 1
 
-    async def _open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> None:
+    async def _open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
         self._connect()
+        return []
 
     def _connect(self) -> None:
         world = self._world

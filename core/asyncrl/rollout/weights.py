@@ -89,11 +89,11 @@ class EngineWeights:
             log.warning("no engine answers, waiting for one to publish to: %s", _listed(why))
             await asyncio.sleep(STALL_PAUSE)
 
-    def moved(self, engine: EngineClient, url: str) -> None:
-        """An engine has a new server, with the weights of its start and in no weight group."""
+    def moved(self, engine: EngineClient, url: str, *, known: bool = True) -> None:
+        """An engine has a new server, in no weight group and with the weights of its start, or with `known` false any weights."""
         engine.moved(url)
         self._checksums.pop(engine.name, None)
-        self._digests[engine.name] = self._restarted
+        self._digests[engine.name] = self._restarted if known else UNKNOWN
 
     async def take_over(self, served: Served) -> list[str]:
         """Go on with engines whose client died; return those that get no requests until an update has reached them."""

@@ -72,6 +72,7 @@ class Assembly:
             hang_timeout=core.engine_hang_timeout,
         )
         stack.push_async_callback(supervisor.close)
+        supervisor.leave_out(rollout.left_out)
         rollout.on_anew = supervisor.rollout_anew
         registry = Registry(declared_metrics(job.config.classes))
         trainer_plugin = job.host.plugin("trainer")

@@ -150,7 +150,9 @@ class Cluster:
                     origin=self._origin,
                     remedy="use fewer, or --device cpu" if kind == "GPU" else "use fewer",
                 )
-        specs = [{"CPU": need.cpus, **({"GPU": need.gpus} if need.gpus else {})} for need in self._bundles]
+        specs = [{"CPU": need.cpus, **({"GPU": need.gpus} if need.gpus else {})} for need in self._bundles if _takes(need)]
+        if not specs:
+            return
         self._group = placement_group(specs, strategy="PACK")
         try:
             async with asyncio.timeout(timeout):
@@ -184,7 +186,11 @@ class Cluster:
     def place(self, bundle: int) -> dict[str, Any]:
         """Return the `.options(…)` that puts an actor into its bundle."""
         need = self._bundles[bundle]
-        strategy = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=bundle)
+        if not _takes(need):  # Ray knows no empty bundles
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            return {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": here}
+        index = sum(map(_takes, self._bundles[:bundle]))
+        strategy = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=index)
         return {"num_cpus": need.cpus, "num_gpus": need.gpus, "scheduling_strategy": strategy}
 
     def ask_other_nodes(self, function: Callable[..., T], *arguments: Any) -> list[T]:
@@ -256,6 +262,11 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = wanted
+
+
+def _takes(need: EngineNeeds) -> bool:
+    """Whether it takes anything of the machine: an engine that is attached to takes nothing."""
+    return need.cpus > 0 or need.gpus > 0
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -79,7 +80,7 @@ class EngineActor:
 
         Raises:
             EngineError: it ended or did not answer in time; the message carries its last log lines.
-            ResourceError: the port that was asked for is taken.
+            ResourceError: the port that was asked for is taken, or a server that runs already refuses the key.
         """
         register(f"actor of {job.name}", self._facts.run_dir)
         watch_loop()
@@ -93,7 +94,9 @@ class EngineActor:
             if spec.argv:
                 self._process = child.spawn(spec.argv, env=spec.env, log_file=self._log_file, log_bytes=self._facts.log_bytes)
             try:
+                await self._require_let_in(job, spec)
                 await self._wait_healthy(spec)
+                await self._require_let_in(job, spec)  # it may not have listened before
                 await self._require_locked(spec)
                 break
             except EngineError:
@@ -117,7 +120,7 @@ class EngineActor:
             limit = aiohttp.ClientTimeout(total=LOOK_SECONDS)
             session = aiohttp.ClientSession(timeout=limit, headers=self._headers)
             async with session, session.get(f"{self._url}/model_info", allow_redirects=False) as answer:
-                return answer.status == 200
+                return answer.status in (200, 404)  # SGLang's older versions answer at another address
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
@@ -195,6 +198,23 @@ class EngineActor:
                     told = words(error)
                 await self.stop()
                 raise PluginFailed(f"the server at {spec.url} does not refuse a request without its key: {told}")
+
+    async def _require_let_in(self, job: EngineJob, spec: ServerSpec) -> None:
+        """Refuse a server of somebody else's that wants another key. SGLang tells its health without any."""
+        if spec.argv:
+            return
+        limit = aiohttp.ClientTimeout(total=LOOK_SECONDS)
+        async with aiohttp.ClientSession(timeout=limit, headers=self._headers) as session:
+            for path in ("/health", "/model_info"):
+                with contextlib.suppress(aiohttp.ClientError, OSError, ValueError, TimeoutError):
+                    async with session.get(f"{spec.url}{path}", allow_redirects=False) as answer:
+                        if answer.status in (401, 403):
+                            what = "the key" if spec.api_key else "requests without a key"
+                            raise ResourceError(
+                                f"the server at {spec.url} refuses {what} (status {answer.status})",
+                                origin="eval.api_key" if job.url else "engine.api_key",
+                                remedy="give the key that it requires",
+                            )
 
     def _end(self) -> None:
         if self._process is not None:

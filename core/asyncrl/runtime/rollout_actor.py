@@ -136,11 +136,20 @@ class RolloutActor:
             self._host, self._pool, self._facts, on_unused=setup.on_unused, wait_warning=setup.wait_warning
         )
 
-    async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> None:
-        """Connect to the engines, the task being open."""
+    async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
+        """Connect to the engines, the task being open. Return those that get no requests until an update has reached them: servers that
+        ran already, which may serve anything, such as what an earlier run has left there."""
         await self._begin(setup, addresses)
+        attached = [address.name for address in addresses if not address.spec.argv]
         if setup.version:
-            await asyncio.gather(*(engine.set_version_label(setup.version) for engine in self._engines))
+            started = [engine for engine in self._engines if engine.name not in attached]
+            await asyncio.gather(*(engine.set_version_label(setup.version) for engine in started))
+        for name in attached:
+            engine = self._engine(name)
+            self._weights.moved(engine, engine.url, known=False)
+        if attached and self._front is not None:
+            await self._front.leave_out()
+        return attached
 
     async def take_over(
         self,
@@ -253,8 +262,8 @@ class RolloutActor:
         return self._idle()
 
     async def engine_back(self, address: EngineAddress) -> None:
-        """An engine has a new server, which serves the weights of its start."""
-        self._weights.moved(self._engine(address.name), address.spec.url)
+        """An engine has a new server, which serves the weights of its start; one that is attached to may have its former one."""
+        self._weights.moved(self._engine(address.name), address.spec.url, known=bool(address.spec.argv))
 
     def _idle(self) -> list[str]:
         return [engine.name for engine in self._engines if not engine.alive]

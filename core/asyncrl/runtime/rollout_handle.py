@@ -59,6 +59,7 @@ class RolloutHandle:
         kill: see `LastingActor`.
 
     Attributes:
+        left_out: engines that get no requests until a first update has reached them.
         on_anew: called with the engines that get no requests until an update has reached them, each time there is a new actor.
     """
 
@@ -72,6 +73,7 @@ class RolloutHandle:
     ) -> None:
         self.metrics = RolloutHandleMetrics("rollout")
         self.on_anew: Callable[[list[str]], None] = lambda idle: None
+        self.left_out: list[str] = []
         self._process = 0
         self._actor = LastingActor(WHO, make, self._take_over, restarts, last_words=lambda: last_words(self._process), kill=kill)
         self._served = Served(0, "")
@@ -96,8 +98,9 @@ class RolloutHandle:
     async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress], timeout: float) -> None:
         self._setup = setup
         self._addresses = {address.name: address for address in addresses}
-        self._served = Served(setup.version, setup.digest)
-        await self._actor.once(lambda actor: actor.open.remote(setup, list(addresses)), timeout=timeout)
+        left_out: list[str] = await self._actor.once(lambda actor: actor.open.remote(setup, list(addresses)), timeout=timeout)
+        self.left_out = left_out
+        self._served = Served(setup.version, setup.digest, doubtful=frozenset(left_out))
 
     async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
         self._plugins = saved["plugins"]

@@ -121,7 +121,7 @@ class Supervisor:
         """The rollout actor was made anew: it is in no weight group, and these engines get no requests until an update reaches them."""
         self._losses += 1
         self._publisher.forget_members()
-        self._leave_out(idle)
+        self.leave_out(idle)
 
     # For the training loop --------------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Supervisor:
         """Start a new server, again and again as often as may be."""
         one.state = "starting"
         self._losses += 1
-        self._leave_out(await self._rollout.engine_lost(one.server.name, one.why))
+        self.leave_out(await self._rollout.engine_lost(one.server.name, one.why))
         while one.restarts < self._max_restarts:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR**one.restarts)
             one.restarts += 1
@@ -284,7 +284,7 @@ class Supervisor:
             log.error("%s is given up: %s", one.server.name, one.why)
         self._changed.set()
 
-    def _leave_out(self, idle: Sequence[str]) -> None:
+    def leave_out(self, idle: Sequence[str]) -> None:
         """These engines get no requests, though they may be up: a publication did not reach them."""
         for one in self._engines:
             if one.state == "serving" and one.server.name in idle:

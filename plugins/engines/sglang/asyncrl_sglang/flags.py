@@ -74,15 +74,15 @@ def check(python: str, arguments: Mapping[str, object], cache: Path) -> None:
         flag = name.replace("_", "-").lstrip("-")
         if flag in OURS:
             raise OptionError(f"--{flag} is set by {OURS[flag]}", origin="engine.server_args", remedy=f"set {OURS[flag]}")
-    where = subprocess.run([python, "-c", _WHERE], capture_output=True, text=True, timeout=HELP_TIMEOUT)
-    if where.returncode:
+    where = told_by(python, _WHERE)
+    if where is None:
         raise ResourceError(
             f"{python} can't import sglang", origin="engine.python", remedy="name the python of an environment that has SGLang"
         )
     if not arguments:
         return
-    version = where.stdout.split()[0]
-    known = _known_flags(python, where.stdout, cache)
+    version = where.split()[0]
+    known = _known_flags(python, where, cache)
     for name in arguments if known else ():
         flag = name.replace("_", "-")
         if flag not in known:
@@ -92,6 +92,15 @@ def check(python: str, arguments: Mapping[str, object], cache: Path) -> None:
                 origin="engine.server_args",
                 remedy=f"did you mean --{near[0]}?" if near else f"{python} -m sglang.launch_server --help lists them",
             )
+
+
+def told_by(python: str, code: str) -> str | None:
+    """What an interpreter writes when it runs this; None where it fails, or is none."""
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=HELP_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout
 
 
 def _known_flags(python: str, where: str, cache: Path) -> list[str]:

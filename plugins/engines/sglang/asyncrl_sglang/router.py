@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Mapping
 
 from asyncrl import FrontPlace, FrontSpec
 from asyncrl.errors import OptionError, ResourceError
 
-from asyncrl_sglang.flags import HELP_TIMEOUT, ServerArgs, words
+from asyncrl_sglang.flags import ServerArgs, told_by, words
 
 START_SECONDS = 180.0  # it imports all of SGLang
 MARGIN_SECONDS = 60.0
@@ -34,7 +33,7 @@ def check_router(python: str, arguments: Mapping[str, object]) -> None:
         flag = name.replace("_", "-").lstrip("-")
         if flag in OURS:
             raise OptionError(f"--{flag} is asyncrl's to set", origin="engine.router_args", remedy="leave it out")
-    if subprocess.run([python, "-c", _FIND], capture_output=True, timeout=HELP_TIMEOUT).returncode:
+    if told_by(python, _FIND) is None:
         raise ResourceError(
             f"{python} has no sglang-router",
             origin="engine.router",

@@ -128,6 +128,12 @@ def test_an_interpreter_that_is_missing_or_has_no_sglang_is_refused(tmp_path: Pa
     with pytest.raises(ResourceError, match=r"engine\.python: there is no interpreter at /nowhere/python"):
         missing = engine(python="/nowhere/python")
         missing.check_run(missing.run)
+    script = tmp_path / "script"
+    script.write_text("no program")
+    script.chmod(0o755)
+    with pytest.raises(ResourceError, match=r"engine\.python: .*script can't import sglang"):
+        wrong = engine(python=str(script))
+        wrong.check_run(wrong.run)
     if not _has_sglang():
         with pytest.raises(ResourceError, match=r"engine\.python: .* can't import sglang"):
             engine().check_run(engine().run)
