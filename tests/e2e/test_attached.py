@@ -56,6 +56,7 @@ def told(url: str) -> dict[str, Any]:
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_one_server_serves_one_run_after_another_each_from_its_own_weights_on(start: Any, url: str) -> None:
     flags = ("--engine", "sglang", "--engine.urls", url, "--steps", "2", "--eval-interval", "2")
     for name in ("first", "second"):  # the second finds the weights of the first, under the label of its last version

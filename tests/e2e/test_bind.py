@@ -25,6 +25,7 @@ def watched(run: Any) -> dict[tuple[str, int], str]:
     return seen
 
 
+@pytest.mark.long
 def test_a_run_listens_on_loopback_alone(start: Any) -> None:
     """Two ranks, broadcast, engines of two kinds: Ray, gloo, the ranks' stores and the servers all have their ports."""
     run = start(*SMALL, "--trainer-ranks", "2", "--publish-method", "broadcast", "--eval", "fleet")

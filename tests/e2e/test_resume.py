@@ -30,6 +30,7 @@ def check_completed(run: Run, steps: int, evals: Sequence[int] = ()) -> None:
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends) -> None:
     """Field reports 20 and 21."""
     flags = ("--steps", "6", "--save-interval", "2", "--eval-interval", "3", *OBSERVED, *EVERYTHING_IS_TRAINED)

@@ -255,6 +255,7 @@ async def test_a_server_that_hangs_while_it_generates_makes_the_point_unhealthy(
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 async def test_a_server_that_hangs_while_it_generates_leaves_the_point_to_the_others(
     server: TorchServer, own_server: TorchServer, model: Path, snapshot: Path
 ) -> None:

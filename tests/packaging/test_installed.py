@@ -66,6 +66,7 @@ def series(directory: Path, name: str) -> list[tuple[float, float]]:
     return [(line["step"], line["values"][name]) for line in lines if line["axis"] == "train_step" and name in line["values"]]
 
 
+@pytest.mark.long
 def test_pip_install_asyncrl_brings_core_and_the_default_plugins_and_nothing_is_imported_from_here(
     plain: CleanEnvironment,
 ) -> None:

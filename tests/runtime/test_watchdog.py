@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -154,7 +155,11 @@ def test_it_can_be_turned_off() -> None:
     assert not any(stall.look("the same", float(now)) for now in range(10_000))
 
 
-def test_what_stands_still_is_written_into_the_run_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_stands_still_is_written_into_the_run_directory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.waits._CURRENT", weakref.WeakSet())  # other tests of this process end in the middle of theirs
+
     async def main() -> None:
         with Watchdog(tmp_path, 0.1) as watchdog:
             waiting = Waiting(lambda: "the batch of step 7")

@@ -175,6 +175,7 @@ async def test_a_router_that_is_killed_is_started_again_and_its_requests_with_it
     assert [client.alive for client in routed.clients] == [True, True]
 
 
+@pytest.mark.long
 def test_a_run_generates_through_the_router_and_leaves_none_behind(tmp_path: Path, started):
     for server in started:
         server.end()  # there are never more than two servers
