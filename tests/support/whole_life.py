@@ -41,7 +41,7 @@ def check_steps(run: Run, steps: int) -> None:
     assert [line["step"] for line in run.metrics()] == wanted
     assert [line["step"] for line in run.lines("steps.jsonl")] == wanted
     seconds = [line["step"] for line in run.metrics("wall_seconds")]
-    assert len(seconds) in (steps, steps + 1) and seconds == sorted(set(seconds))  # what is left at the end has a line of its own
+    assert len(seconds) >= steps and seconds == sorted(set(seconds))  # what is left when a life ends has a line of its own
 
 
 def check_prompts(run: Run, num_trained: int) -> None:
