@@ -13,10 +13,10 @@ SITE = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d bui
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-long test-sglang chaos soak check bench docs site figures build version clean
+.PHONY: help setup demo test test-slow test-long test-sglang test-sglang-long chaos soak check bench docs site figures build version clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1#/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 setup: .venv/.installed  ## make .venv and install every distribution in it
 
@@ -34,6 +34,9 @@ test-long: setup  ## run the whole runs that are too long for every change: more
 
 test-sglang: setup $(SGLANG)  ## run the tests against real SGLang servers, in an environment of their own (2.2 GB, made once)
 	$(BIN)/python -m pytest -q -m 'sglang and not long'
+
+test-sglang-long: setup $(SGLANG)  ## run those against real SGLang servers that are too long for every change: more kills and hangs
+	$(BIN)/python -m pytest -q -m 'sglang and long'
 
 chaos: setup  ## kill a run of the demo thirty times and see that nothing is lost: half an hour
 	$(BIN)/python tools/chaos.py --accuracy 0.9

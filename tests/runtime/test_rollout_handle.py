@@ -61,7 +61,7 @@ DEATHS = st.lists(DEATH.filter(lambda death: (death.method, death.nth) != ("star
 
 
 @pytest.mark.parametrize("scheduler", ["sample", "group", "paced", "lockstep"])
-@settings(max_examples=50, derandomize=True, deadline=None)
+@settings(max_examples=20, derandomize=True, deadline=None)
 @given(
     fatal=DEATHS,
     times=st.lists(st.integers(0, 400).map(lambda tenths: 3.2 + tenths / 10), max_size=3),

@@ -46,6 +46,7 @@ async def test_a_directory_that_is_no_model_is_refused_by_the_server_and_told(wo
         await engines.pin(Checkpoint(5, 5, models.a, marked=False))
 
 
+@pytest.mark.long
 async def test_a_server_that_hangs_at_the_pin_costs_the_point_and_no_more(world: Any, models: Any) -> None:
     specs = [server.spec for server in world.servers]
     async with own_engines(specs, models.a, load_timeout=10.0) as engines:
@@ -59,6 +60,7 @@ async def test_a_server_that_hangs_at_the_pin_costs_the_point_and_no_more(world:
         await engines.pin(Checkpoint(5, 5, models.a, marked=False))
 
 
+@pytest.mark.long
 async def test_a_server_that_hangs_while_it_evaluates_leaves_the_point_to_the_other(world: Any, models: Any) -> None:
     specs = [server.spec for server in world.servers]
     async with own_engines(specs, models.a) as engines:

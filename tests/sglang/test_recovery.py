@@ -38,6 +38,7 @@ def busy(server) -> bool:
     return any(load["num_running_reqs"] for load in server.call("/v1/loads")["loads"])
 
 
+@pytest.mark.long
 async def test_a_server_that_hangs_gets_no_requests_until_it_answers_again(world, models, reference):
     world.pool._health_failures = 1
     await asyncio.to_thread(world.servers[0].send, signal.SIGSTOP)
@@ -56,6 +57,7 @@ async def test_a_server_that_hangs_gets_no_requests_until_it_answers_again(world
 
 
 @pytest.mark.parametrize("method", ["disk", "broadcast"])
+@pytest.mark.long
 async def test_a_server_that_hangs_in_an_update_is_given_up_and_the_other_is_updated(world, models, reference, method):
     """The side of the collective that waits for it does not hang either."""
     b = reference(models.b)
@@ -105,6 +107,7 @@ async def test_a_server_killed_in_an_update_loses_its_requests_to_the_other(worl
     assert [client.alive for client in world.clients] == [False, True]
 
 
+@pytest.mark.long
 async def test_a_server_that_hangs_while_it_generates_loses_its_requests_to_the_other_once_it_is_ended(world, models, reference):
     """As the supervisor ends it, after `engine_hang_timeout`."""
     world.pool._health_failures = 1

@@ -112,7 +112,7 @@ async def test_groups_are_spread_over_the_servers_and_each_keeps_to_one(routed, 
     )
 
 
-@pytest.mark.parametrize(("method", "mode"), [("disk", "retract"), ("broadcast", "in_place")])
+@pytest.mark.parametrize(("method", "mode"), [pytest.param("disk", "retract", marks=pytest.mark.long), ("broadcast", "in_place")])
 async def test_a_publication_in_the_middle_of_requests_aborts_and_repeats_none(routed, models, reference, method, mode):
     a, b = reference(models.a), reference(models.b)
     before = [generations(server) for server in routed.servers]
@@ -165,6 +165,7 @@ async def test_a_server_that_comes_back_at_its_old_address_gets_nothing_before_t
     assert generations(server) > before
 
 
+@pytest.mark.long
 async def test_a_router_that_is_killed_is_started_again_and_its_requests_with_it(routed, process):
     flying = await start(routed, routed.pool)
     for pid in list(descendants(process._process.pid)):
