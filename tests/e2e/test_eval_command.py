@@ -57,7 +57,6 @@ def test_a_hugging_face_directory_is_evaluated_with_several_sets(evaluate, train
 
 @pytest.mark.minutes
 @pytest.mark.timeout(1800)
-@pytest.mark.long
 def test_every_backend_gives_the_record_of_the_runs_own_point_again(start, evaluate) -> None:
     run = start("--steps", "2", "--eval-interval", "2", "--save-interval", "2", "--no-eval-before-training")
     assert run.wait() == 0, run.output
