@@ -289,7 +289,7 @@ CORE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(core=CORE, trainer=TRAINER, many=st.lists(st.sampled_from(["reward-variance", "length"]), unique=True), toml=st.booleans())
 def test_a_configuration_written_as_toml_is_read_back_the_same(
     place: Place, core: Mapping[str, Any], trainer: Mapping[str, Any], many: list[str], toml: bool

@@ -43,6 +43,8 @@ def waits_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
     def visit(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             function = node.name
+        if isinstance(node, ast.AsyncWith) and any("asyncio.timeout(" in ast.unparse(item) for item in node.items):
+            bounded.update(id(each) for statement in node.body for each in ast.walk(statement))
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called.endswith(("wait_for", "asyncio.wait")):  # what bounds, or says what it waits for, has its own line

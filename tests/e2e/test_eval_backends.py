@@ -73,6 +73,7 @@ def test_a_launched_server_evaluates_every_due_point(start: Any, staging: Path, 
 
 
 @pytest.mark.parametrize("source", [pytest.param("export", marks=pytest.mark.long), "checkpoints"])
+@pytest.mark.long
 def test_a_running_server_evaluates_every_due_point_and_outlives_the_run(
     start: Any, staging: Path, server: TorchServer, source: str
 ) -> None:

@@ -57,6 +57,7 @@ def kill_with_points_pending(run: Any) -> int:
     return saved(run)
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_with_exported_points_pending_explains_each_of_them(start, resume, held, staging) -> None:
     """Field report 27."""
     run = start(*FLAGS, "--staging-dir", str(staging), env=held)

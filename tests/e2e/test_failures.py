@@ -82,6 +82,8 @@ def test_an_existing_run_directory_is_refused_and_not_touched(start, tmp_path: P
     assert list((tmp_path / "runs" / "run").iterdir()) == []
 
 
+@pytest.mark.minutes
+@pytest.mark.long
 def test_a_disk_that_fills_up_during_the_run_is_one_error(start, tmp_path: Path) -> None:
     """The checkpoint's place becomes unwritable after the start, as a full disk does."""
     run = start("--steps", "1000", "--eval-interval", "0", "--save-interval", "3")

@@ -22,6 +22,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Works
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("arguments", ["newest-first --declare order=lifo", "variance-score"])
+@pytest.mark.long
 def test_the_plugins_that_other_pages_show_keep_their_contract(arguments: str, tmp_path: Path) -> None:
     """Field report 40."""
     install_documented_plugins(tmp_path)

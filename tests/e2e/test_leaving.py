@@ -32,6 +32,7 @@ def test_ctrl_c_twice_leaves_now(start) -> None:
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_ctrl_c_while_starting_leaves_now(start) -> None:
     """Field report 19."""
     run = start("--steps", "1000")

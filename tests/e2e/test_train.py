@@ -77,6 +77,8 @@ def test_lockstep_is_on_policy(start) -> None:
         assert abs(line["values"]["trainer/fsdp/kl_k1"]) < 1e-4, line
 
 
+@pytest.mark.minutes
+@pytest.mark.long
 def test_a_bound_of_0_makes_progress_without_lockstep(start) -> None:
     """Field report 4."""
     run = start("--steps", "2", "--eval-interval", "0", "--staleness.max-staleness", "0")
@@ -84,6 +86,8 @@ def test_a_bound_of_0_makes_progress_without_lockstep(start) -> None:
     assert run.summary["staleness"]["max"] == 0
 
 
+@pytest.mark.minutes
+@pytest.mark.long
 def test_users_own_prompts_train_from_json_lines(start, tmp_path, cache_dir) -> None:
     first = start("--steps", "1", "--eval-interval", "0", name="first")
     assert first.wait() == 0, first.output
