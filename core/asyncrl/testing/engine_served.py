@@ -10,9 +10,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, EngineError
 from asyncrl.rollout.client import EngineClient
 from asyncrl.rollout.engine import GenerateRequest, PauseMode
+from asyncrl.rollout.loads import Load
 from asyncrl.samples import Completion, SamplingParams
 from asyncrl.testing.base import BaseSuite
 from asyncrl.testing.models import default_model, vocab_size
@@ -277,10 +278,18 @@ def _request(number: int, most: int, temperature: float = 1.0, ignore_eos: bool 
     return GenerateRequest(ids, SamplingParams(most, temperature=temperature, ignore_eos=ignore_eos), number)
 
 
+async def _load(client: EngineClient) -> Load | None:
+    """What the server says of its load; None if it says nothing."""
+    try:
+        return await client.load()
+    except EngineError:
+        return None
+
+
 async def _until_running(client: EngineClient, count: int) -> None:
     """Wait until so many requests run; where the server doesn't say, as long as it takes most to begin."""
     async with asyncio.timeout(60.0):
-        while (load := await client.load()) is not None and load.running < count and client.in_flight == count:  # noqa: ASYNC110
+        while (load := await _load(client)) is not None and load.running < count and client.in_flight == count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     if load is None:
         await asyncio.sleep(0.2)

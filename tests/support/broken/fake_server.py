@@ -28,7 +28,11 @@ class FakeServer(HttpEngine):
         return super()._held(count) and self.broken != "generates while paused"
 
     async def _generate(self, body: Any) -> Any:
-        await asyncio.sleep(SECONDS_A_TOKEN * body["sampling_params"]["max_new_tokens"])
+        self.generated[body["rid"]] = 0  # it runs from now on, and can be aborted
+        try:
+            await asyncio.sleep(SECONDS_A_TOKEN * body["sampling_params"]["max_new_tokens"])
+        finally:
+            del self.generated[body["rid"]]
         answer = await super()._generate(body)
         if not isinstance(answer, dict):
             return answer
