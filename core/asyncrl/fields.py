@@ -78,7 +78,7 @@ def _name(annotation: Any) -> str:
         names = [_name(part) for part in arguments if part is not type(None)]
         return " or ".join([*names, *(["none"] if type(None) in arguments else [])])
     if origin is Literal:
-        return "one of " + ", ".join(str(part) for part in arguments)
+        return "one of " + ", ".join(str(part) or '""' for part in arguments)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "one of " + ", ".join(str(member.value) for member in annotation)
     kind = _collection(annotation)
