@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from asyncrl.runtime.processes import processes_of, stacks_of
 from asyncrl.runtime.watchdog import Stall, Watchdog, report, summary
+from asyncrl.stacks import unregister
 from asyncrl.waits import Waiting, current_waits
 
 SECONDS = 120.0
@@ -48,6 +49,12 @@ def holds_the_lock():
     re.match(r"(a+)+$", "a" * 60 + "b")
 holds_the_lock()
 """
+
+
+@pytest.fixture(autouse=True)
+def not_registered() -> None:
+    """Actors that other tests ran in this process were registered, and a process is registered once."""
+    unregister()
 
 
 @pytest.fixture
