@@ -23,8 +23,8 @@ setup: .venv/.installed  ## make .venv and install every distribution in it
 demo: setup  ## train the small embedded model: held-out accuracy rises to 95 % and more
 	$(BIN)/asyncrl train examples/demo.toml
 
-test: setup  ## run the tests, those of the plugins too
-	$(BIN)/python -m pytest -q
+test: setup  ## run the tests, those of the plugins too, a file at a time in each of several processes
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: setup  ## run the tests that take minutes: what is built, in a clean environment
 	$(BIN)/python -m pytest -q -m 'minutes and not long'

@@ -24,7 +24,7 @@ def declare(bases: tuple[type, ...] = (MetricSet,), **attributes: object) -> typ
         ({"prefix": STEPS}, r"Mine\.prefix is a name of every MetricSet"),
         ({"declared": STEPS}, r"Mine\.declared is a name of every MetricSet"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_an_attribute_that_no_logger_would_see_is_refused_when_the_class_is_made(
     attributes: dict[str, object], fault: str

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from live import DEMO, Run, begin
+from live import DEMO, Run, begin, shared_cache
 
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the demo's model is made once for all tests; kept between sessions when the variable names a place."""
-    return Path(os.environ.get("ASYNCRL_TEST_CACHE") or tmp_path_factory.mktemp("cache"))
+    return shared_cache(tmp_path_factory)
 
 
 @pytest.fixture

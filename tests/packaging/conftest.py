@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from live import shared_cache
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,5 +22,4 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the demo's model is made; kept between sessions when the variable names a place."""
-    return Path(os.environ.get("ASYNCRL_TEST_CACHE") or tmp_path_factory.mktemp("cache"))
+    return shared_cache(tmp_path_factory)

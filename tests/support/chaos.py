@@ -231,7 +231,7 @@ class Chaos:
 
     def _recovered(self, step: float) -> None:
         for kill in self.kills:
-            if kill.recovery < 0 and step > kill.step:
+            if kill.recovery < 0 and step > kill.step + 1:  # the line of the one under way may still be written
                 kill.recovery = time.monotonic() - self._began - kill.at
 
     def _complete(self) -> bool:

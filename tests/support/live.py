@@ -34,6 +34,17 @@ VICTIMS: dict[str, Callable[[bytes], bool]] = {
 """How a run's processes are recognised by their command lines."""
 
 
+def shared_cache(folders: Any) -> Path:
+    """Where the demo's model is made once for all tests, by whichever process needs it first.
+
+    A folder of the session of pytest's `tmp_path_factory`; kept between sessions when ASYNCRL_TEST_CACHE names a place.
+    """
+    if named := os.environ.get("ASYNCRL_TEST_CACHE"):
+        return Path(named)
+    session = folders.getbasetemp()
+    return Path(session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "cache"
+
+
 @dataclass
 class Run:
     """One command, by its process and its run directory. `mark` is in the environment of every process of it; directories for what is
