@@ -40,6 +40,7 @@ class Version:
         modes: whether a pause has a mode; else it aborts everything.
         checksums: whether `/weights_checker` knows the action checksum.
         spans: whether answers tell the version of each token.
+        packs: whether `/update_weights_from_distributed` has a `load_format`, which takes a bucket as one tensor.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Version:
     modes: bool = True
     checksums: bool = True
     spans: bool = True
+    packs: bool = True
 
 
 LABELS = frozenset({"/update_weight_version"})
@@ -58,9 +60,9 @@ LOADS = MODES | {"/v1/loads"}
 BEGINS = LOADS | {"/begin_weight_update", "/end_weight_update"}
 
 VERSIONS = [
-    Version("0.4.9.post6", labels=False, cache_keys=False, modes=False, checksums=False, spans=False),  # and 0.4.10
-    Version("0.5.1", LABELS, cache_keys=False, modes=False, checksums=False, spans=False),  # and 0.5.2
-    Version("0.5.3", LEAVES, modes=False, checksums=False, spans=False),  # and 0.5.4
+    Version("0.4.9.post6", labels=False, cache_keys=False, modes=False, checksums=False, spans=False, packs=False),  # and 0.4.10
+    Version("0.5.1", LABELS, cache_keys=False, modes=False, checksums=False, spans=False, packs=False),  # and 0.5.2
+    Version("0.5.3", LEAVES, modes=False, checksums=False, spans=False, packs=False),  # and 0.5.4, 0.5.5
     Version("0.5.6", MODES, checksums=False, spans=False),
     Version("0.5.9", LOADS, checksums=False, spans=False),
     Version("0.5.12", LOADS, spans=False),  # and 0.5.14
@@ -92,6 +94,7 @@ class OldServer(HttpEngine):
         fields = {
             "PauseGenerationReqInput": ["mode"] * self.version.modes,
             "GenerateReqInput": ["input_ids", *["extra_key"] * self.version.cache_keys],
+            "UpdateWeightsFromDistributedReqInput": ["names", *["load_format"] * self.version.packs],
         }
         schemas = {name: {"properties": {field: {} for field in known}} for name, known in fields.items()}
         return {"paths": {path: {} for path in ALWAYS | self.version.more}, "components": {"schemas": schemas}}
@@ -158,6 +161,7 @@ async def test_what_it_can_do_is_what_it_says(server: OldServer, client: EngineC
     assert can.info_path == ("/model_info" if "/model_info" in version.more else "/get_model_info")
     assert (can.pauses, can.labels, can.cache_keys) == (version.modes, version.labels, version.cache_keys)
     assert (can.begin_end, can.loads) == ("/begin_weight_update" in version.more, "/v1/loads" in version.more)
+    assert client.takes_packed == version.packs
     assert can.leaves_groups == ("/destroy_weights_update_group" in version.more)
     assert await client.healthy() and (await client.load() is not None) == can.loads
     assert bool(await client.digest()) == version.checksums

@@ -35,11 +35,12 @@ class Source:
         return self._manifest
 
     async def join(self, group: WeightGroup) -> None:
+        self.group = group
         await asyncio.to_thread(self._sender.join, group, torch.device("cpu"))
 
     async def broadcast(self, index: int) -> int:
-        tensors = self._weights.some(self._manifest.buckets[index].names, FLOAT)
-        return await asyncio.to_thread(self._sender.send, tensors)
+        bucket = self._manifest.buckets[index]
+        return await asyncio.to_thread(self._sender.send, bucket, self._weights.some(bucket.names, FLOAT))
 
     async def leave(self) -> None:
         await asyncio.to_thread(self._sender.leave)

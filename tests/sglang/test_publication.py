@@ -51,6 +51,25 @@ async def test_requests_in_flight_go_on_under_the_new_weights(world, models, ref
     assert [await client.served_version() for client in world.clients] == [1, 1]
 
 
+@pytest.mark.parametrize("packed", [True, False])
+async def test_buckets_arrive_in_either_form(world, models, reference, packed):
+    """A server says that it takes packed ones; were it to say no, each tensor would come by itself."""
+    source = Source(reference(models.b))
+    assert [client.takes_packed for client in world.clients] == [True, True]
+    for client in world.clients:
+        client.takes_packed = packed
+    publisher = world.publisher("broadcast", "retract", source)
+    assert await publisher.publish(1.0) == 1
+    assert source.group.packed == packed and len((await source.manifest()).buckets) > 1
+    by_broadcast = [await client.digest() for client in world.clients]
+    for client, server in zip(world.clients, world.servers, strict=True):
+        answer = await client.generate(ask(PROMPTS[0], TAIL))
+        check_answer(answer, logprobs(source.model, PROMPTS[0], answer.token_ids.tolist()))
+        server.call("/update_weights_from_disk", {"model_path": str(models.b)})
+    assert by_broadcast == [await client.digest() for client in world.clients]
+    await publisher.close()
+
+
 async def test_no_prefix_of_the_old_weights_is_used_though_the_server_is_never_idle(world, models, reference):
     """Frozen in place, a server can't flush its cache; requests of the new version must not find the old one's prefixes."""
     a, b = reference(models.a), reference(models.b)

@@ -28,6 +28,7 @@ class ScriptedTrainer:
 
     def __init__(self) -> None:
         self.text = "initial"
+        self.buckets = (BUCKET, BUCKET)
         self.wires: defaultdict[str, Wire] = defaultdict(Wire)
         self.fail: list[AsyncrlError] = []
         self.export_waits = asyncio.Event()
@@ -44,7 +45,7 @@ class ScriptedTrainer:
         return Exported(directory, len(self.text), digest_of(self.text))
 
     async def manifest(self) -> WeightManifest:
-        return WeightManifest((BUCKET, BUCKET), len(self.text), digest_of(self.text))
+        return WeightManifest(self.buckets, len(self.text), digest_of(self.text))
 
     async def join(self, group: WeightGroup) -> None:
         self.groups.append(group)
@@ -112,6 +113,24 @@ async def test_each_publication_is_one_version_on_every_engine(world: World, str
     await publisher.close()
     assert world.nothing_waits()
     assert len(world.trainer.groups) == (strategy == "broadcast")  # joined once
+
+
+@pytest.mark.parametrize("who", [(True, True), (True, False)])
+async def test_buckets_are_packed_only_if_every_engine_takes_them_so(world: World, who: tuple[bool, bool]) -> None:
+    """What one engine can't take, none is sent: a broadcast has one form. A bucket of several dtypes is never packed."""
+    for client, takes in zip(world.clients, who, strict=True):
+        client.takes_packed = takes
+    mixed = WeightBucket(("v", "w"), ("float32", "bfloat16"), ((1,), (1,)))
+    world.trainer.buckets = (BUCKET, mixed)
+    publisher = world.publisher("broadcast")
+    world.trainer.text = "new weights"
+    await publisher.publish(1.0)
+    assert [group.packed for group in world.trainer.groups] == [all(who)]
+    for server in world.servers:
+        first, second = server.called("/update_weights_from_distributed")
+        assert first.get("load_format") == ("flattened_bucket" if all(who) else None)
+        assert "load_format" not in second and server.weights == "new weights"
+    await publisher.close()
 
 
 @both

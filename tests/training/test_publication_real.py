@@ -91,6 +91,7 @@ class RealTrainer:
         return await asyncio.to_thread(self.plugin.weight_manifest)
 
     async def join(self, group: WeightGroup) -> None:
+        self.group = group
         await asyncio.to_thread(self.plugin.join_weight_group, group)
 
     async def broadcast(self, index: int) -> int:
@@ -145,7 +146,7 @@ async def world(trainer: RealTrainer, model: Path, tmp_path_factory: pytest.Temp
 
 
 async def connect(session: aiohttp.ClientSession, name: str, url: str) -> EngineClient:
-    client = EngineClient(name, url, session, vocab_size=64, request_timeout=60)
+    client = EngineClient(name, url, session, vocab_size=64, request_timeout=60, takes_packed=True)
     async with asyncio.timeout(120):
         while not await client.reachable():  # noqa: ASYNC110 - nothing tells when another process listens
             await asyncio.sleep(0.1)
@@ -173,8 +174,10 @@ async def test_after_a_publication_the_engines_speak_with_the_trainers_weights(w
     before = await generate(world.clients[0])
     np.testing.assert_allclose(before.logprobs, exact_logprobs(world.trainer, tmp_path, before), atol=1e-4)
     version, digest = 0, world.trainer.digest
-    for strategy in ("disk", "broadcast"):
+    for strategy, packed in (("disk", False), ("broadcast", False), ("broadcast", True)):
         for mode in ("retract", "in_place"):
+            for client in world.clients:
+                client.takes_packed = packed
             publisher = world.publisher(strategy, mode, tmp_path, digest, version)
             running = asyncio.create_task(generate(world.clients[0], 300))
             await asyncio.sleep(0.05)
@@ -188,6 +191,7 @@ async def test_after_a_publication_the_engines_speak_with_the_trainers_weights(w
                 np.testing.assert_allclose(after.logprobs, exact_logprobs(world.trainer, tmp_path, after), atol=1e-4)
             spanning = await running
             assert spanning.finish_reason != "abort" and sum(count for _, count in spanning.spans) == len(spanning.token_ids)
+            assert strategy == "disk" or world.trainer.group.packed == packed
             await publisher.close()
     # the last publisher has left its group; an engine that is killed is left behind, and the other gets the weights
     publisher = world.publisher("broadcast", "retract", tmp_path, digest, version)

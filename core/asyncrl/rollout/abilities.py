@@ -19,6 +19,7 @@ class Abilities:
         loads: whether it tells how many requests run and wait.
         pauses: whether a pause keeps what is in flight (else it aborts everything, and updates wait for what runs instead).
         begin_end: whether updates go between `/begin_weight_update` and `/end_weight_update`; None where it does not say.
+        packed: whether it takes a bucket of weights as one tensor (`load_format`); None where it does not say.
         labels: whether the version's label can be set without an update.
         checksums: whether it tells checksums of its weights.
         leaves_groups: whether it can leave a weight group.
@@ -29,6 +30,7 @@ class Abilities:
     loads: bool = True
     pauses: bool = True
     begin_end: bool | None = None
+    packed: bool | None = None
     labels: bool = True
     checksums: bool = True
     leaves_groups: bool = True
@@ -51,6 +53,7 @@ def read_abilities(api: Mapping[str, Any]) -> Abilities:
         loads="/v1/loads" in paths,
         pauses=has("PauseGenerationReqInput", "mode"),
         begin_end="/begin_weight_update" in paths,
+        packed=has("UpdateWeightsFromDistributedReqInput", "load_format"),
         labels="/update_weight_version" in paths,
         checksums="/weights_checker" in paths,
         leaves_groups="/destroy_weights_update_group" in paths,

@@ -39,7 +39,7 @@ class EngineClient:
         request_timeout: seconds a request may take in all.
         control_timeout: seconds for pause, resume and other short control calls.
         update_timeout: seconds for calls that move weights or join a group.
-        comparable_digest, needs_begin_end, drops_stale_prefixes, takes_seeds, weight_ranks, api_key: see `ServerSpec`.
+        comparable_digest, needs_begin_end, drops_stale_prefixes, takes_seeds, takes_packed, weight_ranks, api_key: see `ServerSpec`.
         version: weight version of the weights the server starts with.
 
     Every call raises `EngineFault` for what another try may cure and another `EngineError` for what it will not.
@@ -59,6 +59,7 @@ class EngineClient:
         needs_begin_end: bool = True,
         drops_stale_prefixes: bool = True,
         takes_seeds: bool = False,
+        takes_packed: bool = False,
         weight_ranks: int = 1,
         api_key: str = "",
         version: int = 0,
@@ -68,6 +69,7 @@ class EngineClient:
         self.needs_begin_end = needs_begin_end
         self.drops_stale_prefixes = drops_stale_prefixes
         self.takes_seeds = takes_seeds
+        self.takes_packed = takes_packed
         self.weight_ranks = weight_ranks
         self.api_key = api_key
         self.version = version
@@ -105,6 +107,7 @@ class EngineClient:
             needs_begin_end=spec.needs_begin_end,
             drops_stale_prefixes=spec.drops_stale_prefixes,
             takes_seeds=spec.takes_seeds,
+            takes_packed=spec.takes_packed,
             weight_ranks=spec.weight_ranks,
             api_key=spec.api_key,
             **more,
@@ -189,6 +192,8 @@ class EngineClient:
                 self._abilities = CURRENT
             if self._abilities.begin_end is not None:
                 self.needs_begin_end = self._abilities.begin_end
+            if self._abilities.packed is not None:
+                self.takes_packed = self._abilities.packed
             self.drops_stale_prefixes |= self._abilities.cache_keys
         return self._abilities
 
@@ -255,8 +260,9 @@ class EngineClient:
         if self.needs_begin_end:
             await self._connection.call("/begin_weight_update", {}, self.control_timeout)
 
-    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool) -> None:
-        """Receive one bucket; the sender must broadcast its tensors in the same order at the same time."""
+    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool, packed: bool) -> None:
+        """Receive one bucket; the sender must broadcast its tensors in the same order and form at the same time."""
+        form = {"load_format": "flattened_bucket"} if packed else {}
         await self._connection.call(
             "/update_weights_from_distributed",
             {
@@ -267,6 +273,7 @@ class EngineClient:
                 "flush_cache": flush_cache,
                 "abort_all_requests": False,
                 "weight_version": str(version),
+                **form,
             },
             self.update_timeout,
         )

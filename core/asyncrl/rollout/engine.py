@@ -63,6 +63,8 @@ class ServerSpec:
         needs_begin_end: whether updates go between `/begin_weight_update` and `/end_weight_update`.
         drops_stale_prefixes: whether an update `in_place` leaves no cached prefix of the old weights to later requests.
         takes_seeds: whether a request may carry `sampling_seed`, on which alone its random numbers depend.
+        takes_packed: whether `/update_weights_from_distributed` knows the `load_format` ``flattened_bucket``: a bucket as one tensor
+            of bytes. Both this and `needs_begin_end` count only where the server lists no API of its own (``/openapi.json``).
         weight_ranks: how many ranks it takes in a weight group, one for each device that holds a part of the model; 0 if it can't join.
         api_key: what requests must carry as their bearer token; '' for nothing. Of a server that is started, the place's.
     """
@@ -75,6 +77,7 @@ class ServerSpec:
     needs_begin_end: bool = True
     drops_stale_prefixes: bool = True
     takes_seeds: bool = False
+    takes_packed: bool = False
     weight_ranks: int = 1
     api_key: str = field(default="", repr=False)
 
@@ -181,6 +184,11 @@ class WeightBucket:
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
+    @property
+    def can_be_packed(self) -> bool:
+        """Whether its tensors fit one behind the other into one tensor of bytes: of one dtype, each begins where that dtype may."""
+        return len(set(self.dtypes)) == 1
+
 
 class Engine(Protocol):
     """One engine. Every method that talks to the server has a deadline and raises `EngineError` past it."""
@@ -221,7 +229,9 @@ class Engine(Protocol):
 
     async def begin_update(self) -> None: ...
 
-    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool) -> None: ...
+    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool, packed: bool) -> None:
+        """Receive one bucket, in one broadcast if it is `packed`, else one broadcast a tensor."""
+        ...
 
     async def end_update(self) -> None: ...
 

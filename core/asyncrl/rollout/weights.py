@@ -60,6 +60,7 @@ class EngineWeights:
         self._members: list[EngineClient] = []
         self._lives: dict[EngineClient, int] = {}  # of the members' servers when they were chosen
         self._group = ""
+        self._packed = False  # the group's buckets
         self._receiving: asyncio.Task[None] | None = None
         self._stop_reason = ""
         self._lock = asyncio.Lock()
@@ -137,6 +138,10 @@ class EngineWeights:
 
     # By broadcast ---------------------------------------------------------------------------------------------------
 
+    async def take_packed(self) -> bool:
+        """Whether all that `members` chose, and asked what they can do, take a bucket as one tensor."""
+        return all(engine.takes_packed for engine in self._members)
+
     async def join_weight_group(self, group: WeightGroup) -> None:
         """Have the engines that `members` chose join from rank 1 on, in order; the trainer joins as rank 0 at the same time."""
         ranks, size = {}, 1
@@ -158,7 +163,7 @@ class EngineWeights:
                 backend=group.backend,
             )
 
-        self._group = group.name
+        self._group, self._packed = group.name, group.packed
         await self._all(self._members, join, asyncio.get_running_loop().time() + self._timeout, "joining the weight group")
 
     async def receive(self, version: int, manifest: WeightManifest, mode: PauseMode) -> None:
@@ -231,7 +236,7 @@ class EngineWeights:
         await self._all(members, begin, deadline, "beginning the update")
         for index, bucket in enumerate(manifest.buckets):
             flush = mode == "retract" and index == len(manifest.buckets) - 1
-            receive = _receiving(bucket, group, version, flush)
+            receive = _receiving(bucket, group, version, flush, self._packed)
             await self._all(members, receive, deadline, f"receiving bucket {index + 1} of {len(manifest.buckets)}")
         await self._all(members, end, deadline, "ending the update")
         self._conclude(version, manifest.digest, {})
@@ -383,8 +388,9 @@ def _may_come_back(cause: EngineError | None) -> bool:
     return isinstance(cause, EngineFault) and not cause.unreachable
 
 
-def _receiving(bucket: WeightBucket, group: str, version: int, flush_cache: bool) -> Update:
-    return lambda engine: engine.receive_bucket(bucket, group=group, version=version, flush_cache=flush_cache)
+def _receiving(bucket: WeightBucket, group: str, version: int, flush_cache: bool, packed: bool) -> Update:
+    packed = packed and bucket.can_be_packed
+    return lambda engine: engine.receive_bucket(bucket, group=group, version=version, flush_cache=flush_cache, packed=packed)
 
 
 def _listed(causes: dict[str, str]) -> str:

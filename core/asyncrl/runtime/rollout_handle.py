@@ -164,6 +164,10 @@ class RolloutHandle:
         members: dict[str, int] = await self._actor.again(lambda actor: actor.weights.remote("members"))
         return members
 
+    async def take_packed(self) -> bool:
+        packed: bool = await self._actor.again(lambda actor: actor.weights.remote("take_packed"))
+        return packed
+
     async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None:
         self._begin_update()
         call = ("load_from_disk", version, path, digest, mode)

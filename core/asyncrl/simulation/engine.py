@@ -171,7 +171,7 @@ class ScriptedEngine:
     async def begin_update(self) -> None:
         return None
 
-    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool) -> None:
+    async def receive_bucket(self, bucket: WeightBucket, *, group: str, version: int, flush_cache: bool, packed: bool) -> None:
         self.publish(version)
 
     async def end_update(self) -> None:

@@ -213,10 +213,12 @@ class TemplateName(Plugin):
                 self._group = dist.ProcessGroupGloo(dist.PrefixStore("cpu/", named), 0, group.world_size, timeout)
         except RuntimeError as cause:
             raise PublicationError(f"the weight group {group.name!r} did not come about: {cause}") from cause
-        self._timeout, self._device = group.timeout, self._model.device if nccl else "cpu"
+        self._timeout, self._packed = group.timeout, group.packed
+        self._device = self._model.device if nccl else "cpu"
 
     @hookimpl
     def broadcast_bucket(self, index: int) -> int:
+        import torch
         import torch.distributed as dist
 
         parameters, group = dict(self._model.named_parameters()), self._group
@@ -225,6 +227,8 @@ class TemplateName(Plugin):
         options = dist.BroadcastOptions()
         options.rootRank = 0
         sent = [parameters[name].detach().to(self._device, self._dtype).contiguous() for name in self._buckets[index].names]
+        if self._packed and self._buckets[index].can_be_packed:
+            sent = [torch.cat([tensor.view(-1).view(torch.uint8) for tensor in sent])]
         try:
             works = [group.broadcast([tensor], options) for tensor in sent]
             self._wait(works)

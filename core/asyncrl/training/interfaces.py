@@ -120,7 +120,11 @@ class WeightManifest:
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """The process group of a broadcast: trainer rank 0 is rank 0, engines follow."""
+    """The process group of a broadcast: trainer rank 0 is rank 0, engines follow.
+
+    `packed` says in which form each bucket that can be packed (`WeightBucket.can_be_packed`) is sent: as one tensor, uint8[bytes], in
+    which its tensors lie contiguous one behind the other, by one broadcast. Else each tensor has a broadcast of its own.
+    """
 
     name: str
     address: str
@@ -128,3 +132,4 @@ class WeightGroup:
     world_size: int
     backend: str
     timeout: float
+    packed: bool = False

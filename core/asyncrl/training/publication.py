@@ -53,6 +53,8 @@ class EngineSide(Protocol):
 
     async def members(self) -> dict[str, int]: ...
 
+    async def take_packed(self) -> bool: ...
+
     async def load_from_disk(self, version: int, path: Path, digest: str, mode: PauseMode) -> None: ...
 
     async def join_weight_group(self, group: WeightGroup) -> None: ...
@@ -255,6 +257,7 @@ class Publisher:
             world_size=1 + sum(members.values()),
             backend=self._plan.backend,
             timeout=self._plan.timeout,
+            packed=await self._engines.take_packed(),
         )
         self._group, self._members = group, members
         self._doing = f"joining the weight group of the trainer and {', '.join(members)}"

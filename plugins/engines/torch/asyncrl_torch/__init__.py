@@ -75,4 +75,5 @@ class TorchEngine(Plugin):
             needs_begin_end=True,
             drops_stale_prefixes=True,
             takes_seeds=True,
+            takes_packed=True,
         )

@@ -6,6 +6,7 @@ blocks, until its timeout at the latest: call it from a thread.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -67,20 +68,27 @@ class WeightGroups:
             raise BadRequest(f"weight group {to.name!r} did not come about: {_first_line(cause)}") from cause
         self._groups[to.name] = group
 
-    def receive(self, name: str, shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
-        """Receive tensors from rank 0, in order. Raises `BadRequest` when the sender fails or does not come in time; the group
-        is then of no more use and is left."""
+    def receive(
+        self, name: str, shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], *, packed: bool
+    ) -> list[torch.Tensor]:
+        """Receive tensors from rank 0, in order: one by one, or `packed` in one of bytes, of which they are then parts.
+
+        Raises `BadRequest` when the sender fails or does not come in time; the group is then of no more use and is left.
+        """
         group = self._groups.get(name)
         if group is None:
             raise BadRequest(f"this engine is in no weight group named {name!r}")
         device = self._device if not isinstance(group, dist.ProcessGroupGloo) else torch.device("cpu")
-        tensors = [torch.empty(tuple(shape), dtype=dtype, device=device) for shape, dtype in zip(shapes, dtypes, strict=True)]
+        if packed:
+            whole, tensors = _packed(shapes, dtypes, device)
+        else:
+            tensors = [torch.empty(tuple(shape), dtype=dtype, device=device) for shape, dtype in zip(shapes, dtypes, strict=True)]
         options = dist.BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
         options.timeout = self._timeout
         try:
-            works = [group.broadcast([tensor], options) for tensor in tensors]
+            works = [group.broadcast([tensor], options) for tensor in ([whole] if packed else tensors)]
             for work in works:
                 work.wait(self._timeout)
             if device.type == "cuda":
@@ -97,6 +105,19 @@ class WeightGroups:
         if group is None:
             raise BadRequest(f"this engine is in no weight group named {name!r}")
         _free(group)
+
+
+def _packed(
+    shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], device: torch.device
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return uint8[bytes of all] and its parts: tensors of these shapes, contiguous, one behind the other."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
+    whole = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    try:
+        parts = zip(whole.split(sizes), shapes, dtypes, strict=True)
+        return whole, [part.view(dtype).view(tuple(shape)) for part, shape, dtype in parts]
+    except RuntimeError as cause:
+        raise BadRequest(f"these weights can't be packed, one would begin between two numbers of its dtype: {cause}") from cause
 
 
 def _free(group: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ class WeightUpdates:
         return "a weight update is open"
 
     async def receive(self, body: Mapping[str, Any]) -> str:
-        """Receive one bucket: tensors of `names`, `dtypes`, `shapes`, in this order, from rank 0 of `group_name`."""
+        """Receive one bucket: tensors of `names`, `dtypes`, `shapes`, in this order, from rank 0 of `group_name`; with `load_format`
+        "flattened_bucket" as one tensor of bytes."""
         if not self._open:
             raise BadRequest("weights are received only between /begin_weight_update and /end_weight_update")
         names, dtypes, shapes = body.get("names"), body.get("dtypes"), body.get("shapes")
@@ -85,6 +87,9 @@ class WeightUpdates:
             raise BadRequest("names, dtypes and shapes must be lists")
         if not len(names) == len(dtypes) == len(shapes):
             raise BadRequest(f"there are {len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes")
+        form = body.get("load_format")
+        if form not in (None, "flattened_bucket"):
+            raise BadRequest(f"unknown load_format {form!r}; there is flattened_bucket")
         kinds = []
         for name, dtype, shape in zip(names, dtypes, shapes, strict=True):
             kind = DTYPES.get(str(dtype).removeprefix("torch."))
@@ -98,7 +103,8 @@ class WeightUpdates:
         group = str(body.get("group_name", "weight_update_group"))
         async with self._lock:
             try:
-                tensors = await self._in_thread(self._groups.receive, group, shapes, kinds)
+                receive = partial(self._groups.receive, group, shapes, kinds, packed=form is not None)
+                tensors = await self._in_thread(receive)
             except BaseException as cause:  # also when the caller has gone: what follows would be an update with a hole
                 self._failure = str(cause) or "a bucket was given up"
                 raise

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from asyncrl.training.digest import weights_digest
+from asyncrl_torch.collective import _packed
+from asyncrl_torch.requests import BadRequest
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
 PROMPT = [1, 20, 30]
@@ -127,6 +130,7 @@ def test_calls_out_of_order_are_refused(hasty, reference_a):
     for bad, message in (
         (unknown, "no weight named"),
         (bucket(reference_a), "no weight group"),
+        (bucket(reference_a) | {"load_format": "pickle"}, "unknown load_format 'pickle'"),
         (bucket(reference_a) | {"dtypes": []}, "0 dtypes"),
     ):
         status, answer = hasty.call("/update_weights_from_distributed", bad)
@@ -166,3 +170,12 @@ async def test_a_sender_that_stops_half_way_leaves_the_old_weights(hasty, port, 
     told = hasty.ok("/weights_checker", {"action": "checksum"})["checksum"]
     assert told == weights_digest(reference_a.named_parameters())
     check_greedy(reference_a, PROMPT, hasty.generate(PROMPT, **GREEDY, max_new_tokens=5)["output_ids"])
+
+
+def test_packed_weights_are_parts_of_one_tensor_in_which_each_must_be_aligned():
+    whole, (first, second) = _packed([(3,), (2, 2)], [torch.bfloat16, torch.bfloat16], torch.device("cpu"))
+    whole.copy_(torch.arange(14, dtype=torch.uint8))
+    assert torch.equal(first.view(torch.uint8), whole[:6]) and second.shape == (2, 2)
+    assert torch.equal(second.view(-1).view(torch.uint8), whole[6:])
+    with pytest.raises(BadRequest, match="can't be packed"):
+        _packed([(3,), (2, 2)], [torch.bfloat16, torch.float32], torch.device("cpu"))

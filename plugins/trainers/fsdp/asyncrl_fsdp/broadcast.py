@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -41,6 +42,23 @@ def manifest(weights: Weights, dtype: torch.dtype, bucket_bytes: int) -> WeightM
         total,
         digest_lines(lines),
     )
+
+
+def packed(bucket: WeightBucket, tensors: Iterator[Tensor]) -> Tensor:
+    """Return a bucket's tensors, which all have one dtype, as uint8[bytes]: one behind the other, as SGLang's `flattened_bucket` has them.
+
+    Beside what it returns, one tensor at a time is held.
+    """
+    if len(bucket.names) == 1:
+        return next(tensors).view(-1).view(torch.uint8)
+    whole, filled = torch.empty(0), 0
+    for tensor in tensors:
+        if not filled:
+            whole = tensor.new_empty(sum(math.prod(shape) for shape in bucket.shapes))
+        whole[filled : filled + tensor.numel()] = tensor.view(-1)
+        filled += tensor.numel()
+        del tensor  # before the next is gathered
+    return whole.view(torch.uint8)
 
 
 @dataclass
@@ -81,8 +99,14 @@ class WeightSender:
         with self._lock:
             self._joined = made
 
-    def send(self, tensors: list[Tensor]) -> int:
-        """Broadcast tensors one by one, in order; return the bytes sent. Raises `PublicationError`, never hangs."""
+    def send(self, bucket: WeightBucket, tensors: Iterator[Tensor]) -> int:
+        """Broadcast a bucket's tensors, in the group's form; return the bytes sent. Raises `PublicationError`, never hangs.
+
+        All `tensors` are taken before anything can fail: other ranks help to gather them.
+        """
+        joined = self._joined
+        packs = joined is not None and joined.group.packed and bucket.can_be_packed
+        sent = [packed(bucket, tensors)] if packs else list(tensors)
         with self._lock:
             joined, left = self._joined, self._left
             if joined is None:
@@ -92,7 +116,7 @@ class WeightSender:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         try:
-            for tensor in tensors:
+            for tensor in sent:
                 joined.works.append(joined.backend.broadcast([tensor], options))
             for work in joined.works:
                 _wait(work.is_completed, left, joined.group.timeout, what)
@@ -102,7 +126,7 @@ class WeightSender:
             raise PublicationError(f"{what} failed: {_first_line(cause)}") from cause
         finally:
             joined.sending = False
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return sum(tensor.nbytes for tensor in sent)
 
     def leave(self) -> None:
         """Leave the group and end what is stuck in it. Does nothing without a group."""

@@ -69,8 +69,13 @@ class Trainer:
     def broadcast_bucket(self, index: int) -> int:
         if self._manifest is None:
             raise PublicationError("a bucket was to be sent before the manifest was asked for")
-        tensors = self._weights.some(self._manifest.buckets[index].names, self._dtype)
-        return self._sender.send(tensors) if self._place.rank == 0 else 0
+        bucket = self._manifest.buckets[index]
+        tensors = self._weights.some(bucket.names, self._dtype)
+        if self._place.rank != 0:
+            for _ in tensors:  # gathering takes every rank
+                pass
+            return 0
+        return self._sender.send(bucket, tensors)
 
     def leave_weight_group(self) -> None:
         self._sender.leave()

@@ -55,16 +55,16 @@ class Weights:
         for name, parameter in self._model.named_parameters() if parameters is None else parameters:
             yield from self._parts(name, whole(parameter).to(dtype))
 
-    def some(self, names: Sequence[str], dtype: torch.dtype) -> list[Tensor]:
-        """Return tensors whole, contiguous and in `dtype`, in the order of their names; collective."""
+    def some(self, names: Sequence[str], dtype: torch.dtype) -> Iterator[Tensor]:
+        """Yield tensors whole, contiguous and in `dtype`, in the order of their names, one parameter at a time; collective."""
         parameters = dict(self._model.named_parameters())
-        owner, parts, found = "", {}, []
+        owner = ""
+        parts: dict[str, Tensor] = {}
         for name in names:
             if self._owners[name] != owner:
-                owner = self._owners[name]
+                owner, parts = self._owners[name], {}
                 parts = dict(self._parts(owner, whole(parameters[owner])))
-            found.append(parts[name].to(dtype).contiguous())
-        return found
+            yield parts[name].to(dtype).contiguous()
 
     def _parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Cut a parameter into what is on disk: itself, or its experts. [experts, 2 x inner, hidden] holds gate above up."""

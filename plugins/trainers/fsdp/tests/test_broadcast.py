@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,11 +16,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from asyncrl import TrainingBatch, WeightGroup, WeightManifest
+from asyncrl import TrainingBatch, WeightBucket, WeightGroup, WeightManifest
 from asyncrl.errors import PublicationError
 from asyncrl.training.publication import free_port
 from asyncrl_fsdp import FsdpTrainer, broadcast
+from hypothesis import given
+from hypothesis import strategies as st
 
+DTYPES = [torch.float32, torch.bfloat16]
 Open = Callable[..., FsdpTrainer]
 
 
@@ -27,7 +31,8 @@ class Peer:
     """A receiving process; see `weight_receiver.py`."""
 
     def __init__(self, stack: ExitStack, directory: Path, mode: str, manifest: WeightManifest, timeout: float) -> None:
-        self.group = WeightGroup("weights", "127.0.0.1", free_port("127.0.0.1"), 2, "gloo", timeout)
+        port = free_port("127.0.0.1")
+        self.group = WeightGroup("weights", "127.0.0.1", port, 2, "gloo", timeout, packed=mode == "packed")
         self.out = directory / f"{mode}-{self.group.port}"
         script = Path(__file__).with_name("weight_receiver.py")
         self.process = stack.enter_context(
@@ -40,9 +45,9 @@ class Peer:
             )
         )
         stack.callback(self.process.kill)
-        named = [entry for bucket in manifest.buckets for entry in zip(bucket.names, bucket.dtypes, bucket.shapes, strict=True)]
+        buckets = [list(zip(bucket.names, bucket.dtypes, bucket.shapes, strict=True)) for bucket in manifest.buckets]
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(named))
+        self.process.stdin.write(json.dumps(buckets))
         self.process.stdin.close()
 
 
@@ -60,15 +65,16 @@ def bound(trainer: FsdpTrainer, act: Callable[[], object], expected: str) -> Non
     trainer.weight_manifest()
 
 
+@pytest.mark.parametrize("mode", ["receive", "packed"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_arrive_with_the_digest(
-    open_trainer: Open, make_batch: Callable[..., TrainingBatch], peer: Callable[..., Peer], dtype: str
+    open_trainer: Open, make_batch: Callable[..., TrainingBatch], peer: Callable[..., Peer], dtype: str, mode: str
 ) -> None:
     trainer = open_trainer(publish_dtype=dtype)
     trainer.train_batch(make_batch())
     before = dist.group.WORLD
     manifest = trainer.weight_manifest()
-    engine = peer("receive", manifest)
+    engine = peer(mode, manifest)
     trainer.join_weight_group(engine.group)
     sent = [trainer.broadcast_bucket(index) for index in range(len(manifest.buckets))]
     assert sum(sent) == manifest.num_bytes
@@ -89,6 +95,27 @@ def test_buckets_hold_every_tensor_once_and_no_more_than_their_size(open_trainer
     assert all(size <= 20_000 or len(bucket.names) == 1 for size, bucket in zip(sizes, small.buckets, strict=True))
     assert sum(sizes) == small.num_bytes
     assert small.digest == broadcast.manifest(weights, torch.float32, 2**30).digest
+
+
+@given(shapes=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=8), dtype=st.sampled_from(DTYPES))
+def test_a_packed_bucket_is_its_tensors_bytes_one_behind_the_other(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+    """And each tensor is let go before the next one is gathered."""
+    kept = [torch.randn(shape).to(dtype) for shape in shapes]
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def gathered() -> Iterator[torch.Tensor]:
+        for tensor in kept:
+            assert not any(one() is not None for one in alive)
+            copy = tensor.clone()
+            alive.append(weakref.ref(copy))
+            yield copy
+            del copy
+
+    names = tuple(map(str, range(len(shapes))))
+    bucket = WeightBucket(names, (str(dtype).removeprefix("torch."),) * len(shapes), tuple(shapes))
+    sent = broadcast.packed(bucket, gathered())
+    assert sent.dtype == torch.uint8 and sent.dim() == 1
+    assert sent.tolist() == [byte for tensor in kept for byte in tensor.view(-1).view(torch.uint8).tolist()]
 
 
 def test_engine_that_never_joins_is_an_error_within_the_deadline(open_trainer: Open) -> None:

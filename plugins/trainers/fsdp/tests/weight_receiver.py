@@ -1,7 +1,8 @@
-"""An engine's end of a weight group: `python weight_receiver.py MODE PORT NAME OUT`; tensors' shapes come as JSON on stdin.
+"""An engine's end of a weight group: `python weight_receiver.py MODE PORT NAME OUT`; the buckets come as JSON on stdin.
 
 It joins as SGLang does (`init_custom_process_group`), through torch's private helper and without a default group. MODE is `receive` (and
-write the digest of what came to OUT), `stall` (join, then receive nothing) or `die` (join, then vanish).
+write the digest of what came to OUT), `packed` (likewise, each bucket as one tensor, as SGLang's `flattened_bucket`), `stall` (join, then
+receive nothing) or `die` (join, then vanish).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 
 def main(mode: str, port: str, name: str, out: str) -> None:
-    named = json.load(sys.stdin)
+    buckets = json.load(sys.stdin)
     timeout = timedelta(seconds=60)
     store, rank, size = next(rendezvous(f"tcp://127.0.0.1:{port}", 1, 2, timeout=timeout))
     store.set_timeout(timeout)
@@ -36,10 +37,17 @@ def main(mode: str, port: str, name: str, out: str) -> None:
         time.sleep(120)
         return
     received = []
-    for tensor_name, dtype, shape in named:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-        dist.broadcast(tensor, src=0, group=group)
-        received.append((tensor_name, tensor))
+    for bucket in buckets:
+        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for _, dtype, shape in bucket]
+        if mode == "packed":
+            whole = torch.empty(sum(tensor.nbytes for tensor in tensors), dtype=torch.uint8)
+            dist.broadcast(whole, src=0, group=group)
+            parts = whole.split([tensor.nbytes for tensor in tensors])
+            tensors = [part.view(like.dtype).view(like.shape) for part, like in zip(parts, tensors, strict=True)]
+        else:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0, group=group)
+        received += [(name, tensor) for (name, _, _), tensor in zip(bucket, tensors, strict=True)]
     Path(out).write_text(weights_digest(received))
 
 
