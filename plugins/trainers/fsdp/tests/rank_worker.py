@@ -10,11 +10,13 @@ import os
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from asyncrl import RunFacts, StepReport, TrainerPlace, TrainingBatch
+from asyncrl import RunFacts, StepReport, TrainerPlace, TrainingBatch, WeightGroup
+from asyncrl.errors import PublicationError
 from asyncrl_fsdp import FsdpOptions, FsdpTrainer
 
 
@@ -40,9 +42,8 @@ def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]
     for name, argument in job["actions"]:
         arguments = argument if isinstance(argument, tuple) else () if argument is None else (argument,)
         try:
-            answer = (
-                train_while_saving(trainer, *arguments) if name == "train_while_saving" else getattr(trainer, name)(*arguments)
-            )
+            own = {"train_while_saving": train_while_saving, "broadcast_all": broadcast_all}.get(name)
+            answer = own(trainer, *arguments) if own else getattr(trainer, name)(*arguments)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         if isinstance(answer, StepReport):
@@ -58,6 +59,17 @@ def train_while_saving(trainer: FsdpTrainer, batches: list[TrainingBatch], direc
         saving = thread.submit(trainer.save_trainer, directory, model)
         report, *_ = [trainer.train_batch(batch) for batch in batches]
     return {**asdict(report), "busy_seconds": 0.0, "digest": saving.result().digest}
+
+
+def broadcast_all(trainer: FsdpTrainer, group: WeightGroup, rank0_joins: bool) -> str:
+    """Send every bucket to the group, or fail to on rank 0 alone; return the digest."""
+    manifest = trainer.weight_manifest()
+    if rank0_joins and trainer._trainer._place.rank == 0:
+        trainer.join_weight_group(group)
+    for index in range(len(manifest.buckets)):
+        with nullcontext() if rank0_joins else suppress(PublicationError):
+            trainer.broadcast_bucket(index)
+    return manifest.digest
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,19 @@ def test_buckets_hold_every_tensor_once_and_no_more_than_their_size(open_trainer
     assert all(size <= 20_000 or len(bucket.names) == 1 for size, bucket in zip(sizes, small.buckets, strict=True))
     assert sum(sizes) == small.num_bytes
     assert small.digest == broadcast.manifest(weights, torch.float32, 2**30).digest
+
+
+def test_two_ranks_send_what_one_would(
+    open_trainer: Open, run_ranks: Callable[..., list[Any]], peer: Callable[..., Peer]
+) -> None:
+    """Sharded tensors are gathered and packed one by one, and a rank 0 that can't send leaves no other rank waiting for it."""
+    manifest = open_trainer().weight_manifest()
+    engine = peer("packed", manifest)
+    actions = [("broadcast_all", (engine.group, joins)) for joins in (False, True)]
+    ((_, *digests),) = run_ranks(2, [{"options": {}, "actions": actions}])
+    assert digests == [manifest.digest] * 2
+    assert engine.process.wait(60) == 0
+    assert engine.out.read_text() == manifest.digest
 
 
 @given(shapes=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=8), dtype=st.sampled_from(DTYPES))
