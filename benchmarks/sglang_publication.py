@@ -28,10 +28,12 @@ from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.testing.models import default_model
 from asyncrl.training.publication import Publisher, PublishPlan
+from asyncrl_fsdp.broadcast import BUCKET_MB
 from sglang_server import served
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 ROUNDS = 5
+BUCKET = BUCKET_MB["cpu"] * 2**20
 VOCABULARY = 64
 GOALS = {"disk": 40.0, "broadcast": 20.0}
 
@@ -43,7 +45,7 @@ def run() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-model-", dir="/dev/shm") as folder:
         model = make_model(Path(folder) / "model")
         with served(Path(folder) / "model") as server:
-            ratios = asyncio.run(measure(server.spec, Source(model), model, Path(folder)))
+            ratios = asyncio.run(measure(server.spec, Source(model, BUCKET), model, Path(folder)))
     return [
         {
             "name": f"sglang_publication/{method}",
@@ -98,7 +100,7 @@ async def measure(spec: Any, source: Any, model: Any, folder: Path) -> dict[str,
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.add_(1e-3)
-                source.digest, source._manifest = (fresh := Source(model)).digest, fresh._manifest
+                source.digest, source._manifest = (fresh := Source(model, BUCKET)).digest, fresh._manifest
                 began = time.perf_counter()
                 await publisher.publish(1.0)
                 seconds, copy = time.perf_counter() - began, copy_seconds(*arrays)

@@ -20,12 +20,12 @@ FLOAT = torch.float32
 class Source:
     """Publishes `model`; satisfies `TrainerSide`."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, bucket_bytes: int = BUCKET_BYTES) -> None:
         self.model = model
         self.digest = weights_digest(model.named_parameters())
         self._sender = WeightSender()
         self._weights = Weights(model, Path(model.name_or_path))
-        self._manifest = manifest(self._weights, FLOAT, BUCKET_BYTES)
+        self._manifest = manifest(self._weights, FLOAT, bucket_bytes)
 
     async def export(self, directory: Path) -> Exported:
         await asyncio.to_thread(self.model.save_pretrained, directory)

@@ -21,6 +21,9 @@ from torch import Tensor
 from asyncrl_fsdp.distributed import open_store
 from asyncrl_fsdp.weights import Weights
 
+BUCKET_MB = {"cuda": 512, "cpu": 24}
+"""By device. glibc serves up to 32 MB from memory that it keeps, anything larger from new pages, which cost more than they carry."""
+
 
 def manifest(weights: Weights, dtype: torch.dtype, bucket_bytes: int) -> WeightManifest:
     """Return what a broadcast will send, in buckets of at most `bucket_bytes` (a larger tensor has its own); collective."""

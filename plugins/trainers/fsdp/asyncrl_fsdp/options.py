@@ -68,7 +68,9 @@ class FsdpOptions(PluginOptions):
         description="Whether a single rank also runs under FSDP2 (always); auto does so only where sharding or bf16 needs it.",
     )
     threads: int = Field(1, ge=1, description="CPU threads of each rank.")
-    bucket_mb: int = Field(512, ge=1, description="Size of the buckets in which a broadcast sends the weights.")
+    bucket_mb: int | None = Field(
+        None, ge=1, description="Size of the buckets in which a broadcast sends the weights; none is 512 on a GPU, 24 on a CPU."
+    )
 
 
 def old_policy_of(options: FsdpOptions) -> Literal["engine", "recomputed"]:

@@ -60,7 +60,8 @@ class Trainer:
         return self._exporter.export(directory)
 
     def weight_manifest(self) -> WeightManifest:
-        self._manifest = broadcast.manifest(self._weights, self._dtype, self._options.bucket_mb * 2**20)
+        bucket_mb = self._options.bucket_mb or broadcast.BUCKET_MB[self._device.type]
+        self._manifest = broadcast.manifest(self._weights, self._dtype, bucket_mb * 2**20)
         return self._manifest
 
     def join_weight_group(self, group: WeightGroup) -> None:
