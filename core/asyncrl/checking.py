@@ -27,7 +27,7 @@ from asyncrl.fields import (
     words,
 )
 from asyncrl.hook_checks import place_of
-from asyncrl.plugins import load_error
+from asyncrl.plugins import SLOTS, load_error
 from asyncrl.run_file import Given
 from asyncrl.run_options import Contradiction, RunOptions
 from asyncrl.scrub import hide, said_by, secrets_in
@@ -179,6 +179,10 @@ def hint(name: str, options: Iterable[str], dashes: str, *, otherwise: str = "as
     flat = {option.replace("_", "-"): option for option in options}
     wanted = name.replace("_", "-").lower()
     table, _, word = wanted.rpartition(".")
+    if (
+        dashes and word == "name" and (slot := table.partition(".")[0]) in SLOTS
+    ):  # in a file it is the key that chooses the plugin
+        return f"did you mean --{slot}?"
     last = {full.rpartition(".")[2]: full for full in reversed(flat)}
     beside = [full for full in flat if full.rpartition(".")[0] == table]  # of these the word alone says how near they are
     near = [last[word]] if word in last else []

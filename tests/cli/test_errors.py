@@ -33,6 +33,7 @@ FLAGS = """
 --buffer
 --buffer.capacity 3
 --buffer.alpha 1
+--buffer.name priority
 --buffer.fifo.capacity-factor 3
 --trainer.learningrate 1
 --filters.length.x 1

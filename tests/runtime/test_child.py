@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from asyncrl.runtime import child
 
 FAMILY = """
@@ -83,3 +84,23 @@ def test_environment_and_output_reach_their_places(tmp_path: Path) -> None:
     process.stdin.close()
     assert (tmp_path / "a" / "log").read_text() == "m1\n"
     assert "MARK" not in os.environ
+
+
+LITTER = "import tempfile, time; print(tempfile.NamedTemporaryFile(delete=False).name, flush=True); time.sleep({})"
+"""What SGLang does for each of its sockets."""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0, 0), (600, 0), (600, -9)], ids=["it ended", "it was ended", "it was killed"])
+def test_temporary_files_end_with_the_command(tmp_path: Path, seconds: int, code: int) -> None:
+    process = child.spawn(
+        [sys.executable, "-c", LITTER.format(seconds)], env={"TMPDIR": str(tmp_path)}, log_file=tmp_path / "log"
+    )
+    wait_for(lambda: (tmp_path / "log").read_text().strip(), "the file")
+    assert len(list(tmp_path.glob("asyncrl-*/*"))) == 1 or seconds == 0
+    if code:
+        (command,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        os.kill(command, signal.SIGKILL)
+    if code or not seconds:
+        assert process.wait(30) == (137 if code else 0)
+    child.end(process)
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]

@@ -13,7 +13,7 @@ from asyncrl.errors import OptionError, PluginFailed, ResourceError, UnknownPlug
 from asyncrl.host import Active, Host
 from asyncrl.options import resolve
 from asyncrl.plugins import build_host
-from asyncrl.runtime.eval_plan import EvalEnginePlan, plan_eval_engines
+from asyncrl.runtime.eval_plan import EvalEnginePlan, plan_eval_engines, require_own_servers
 
 ROLLOUT = EngineSet("torch", {"dtype": "float32", "tp": 4, "dp": 2, "fast": True}, 3, ("tp", "dp"))
 
@@ -145,3 +145,33 @@ def test_an_answer_that_is_no_set_of_engines_is_the_plugins_fault(answer: Any, w
     host = Host([Active("eval", "strange", "somebody", "1", plugin)])
     with pytest.raises(PluginFailed, match=words):
         plan_eval_engines(config, host, config.facts())
+
+
+ATTACHED = ("--engine", "sglang", "--engine.urls", "http://a:1", "--model", "/models/m")
+
+
+def check_own(*flags: str) -> EvalEnginePlan:
+    """As a run does before it starts."""
+    config = resolve(None, [*ATTACHED, *flags])
+    facts = replace(config.facts(), device="cpu")
+    rollout = build_host(config.specs, facts)
+    made = plan_eval_engines(config, rollout, facts)
+    assert made is not None
+    require_own_servers(made, rollout, facts)
+    return made
+
+
+@pytest.mark.parametrize("flags", [("fleet",), ("sglang",), ("sglang", "--eval.url", "http://a:1/")])
+def test_servers_that_generate_for_training_are_never_evaluated_on_as_if_they_were_free(flags: tuple[str, ...]) -> None:
+    """A fleet, and a server that is launched, inherit the addresses that the rollout engines are attached to."""
+    with pytest.raises(
+        OptionError, match=r"engine, eval: evaluations would load their weights into http://a:1, where the rollout"
+    ):
+        check_own("--eval", *flags)
+
+
+def test_other_servers_than_those_that_generate_are_evaluated_on() -> None:
+    made = check_own("--eval", "sglang", "--eval.url", "http://b:1", "--eval.url", "http://c:1")
+    assert made.engines.urls == ("http://b:1", "http://c:1")
+    made = check_own("--eval", "fleet", "--eval.engine.urls", '["http://b:1"]')
+    assert options(made)["urls"] == ["http://b:1"] and made.needs == (EngineNeeds(gpus=0, cpus=0),)

@@ -62,3 +62,28 @@ def test_close_returns_when_nothing_is_left(tmp_path: Path) -> None:
         assert controller.wait(60) == 0
         assert all(gone(pid) for pid in pids)
     assert not (tmp_path / "run").exists()
+
+
+OWNER = """
+import os, signal, sys
+from pathlib import Path
+from asyncrl.runtime import child
+from asyncrl.runtime.janitor import Janitor
+janitor, log = Janitor([]), Path(sys.argv[1])
+code = "import tempfile, time; print(tempfile.NamedTemporaryFile(delete=False).name, flush=True); time.sleep(600)"
+server = child.spawn([sys.executable, "-c", code], env={}, log_file=log)
+while not log.read_text():
+    pass
+os.kill(server.pid, signal.SIGKILL)  # so that it can't clear away itself
+server.wait()
+janitor.close()
+"""
+
+
+def test_temporary_files_of_a_server_go_though_the_process_that_watched_it_was_killed(tmp_path: Path) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    env = {**os.environ, "TMPDIR": str(place)}
+    subprocess.run([sys.executable, "-c", OWNER, str(tmp_path / "log")], check=True, env=env, timeout=120)
+    assert (tmp_path / "log").read_text().startswith(f"{place}/asyncrl-")
+    assert list(place.iterdir()) == []

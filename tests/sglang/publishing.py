@@ -15,6 +15,7 @@ from asyncrl_fsdp.weights import Weights
 
 BUCKET_BYTES = 500_000  # several buckets
 FLOAT = torch.float32
+WAYS = [(method, mode) for method in ("disk", "broadcast") for mode in ("retract", "in_place")]
 
 
 class Source:

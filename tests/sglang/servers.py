@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -44,7 +45,7 @@ class Server:
     def __init__(self, name: str, model: Path, folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.txt"
-        self.spec = describe(model, self.log)
+        self.spec = describe(model, self.log, server_args={"enable-metrics": True})
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -81,6 +82,11 @@ class Server:
             with error:
                 raise AssertionError(f"{path} answered {error.code}: {error.read().decode()[:500]}") from None
         return json.loads(content) if content[:1] in (b"{", b"[") else content.decode()
+
+    def count(self, metric: str) -> int:
+        """A counter of the server's own, 0 while it has counted nothing."""
+        found = re.findall(rf"^sglang:{metric}{{.*}} (\S+)$", self.call("/metrics"), re.MULTILINE)
+        return int(sum(map(float, found)))
 
     def processes(self) -> list[int]:
         """Process ids of the server and all that it started, without the supervisor."""

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from asyncrl import RunFacts
 from asyncrl_random import RandomProducer, RandomProducerOptions
+from publishing import WAYS
 from servers import START_SECONDS, interpreter
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,18 +44,27 @@ def metrics(run: Path) -> dict[str, list[float]]:
     return values
 
 
-def test_accuracy_rises(tmp_path, started):
-    """By broadcast, on one server of its own. Each token is under the version that it is said to be: at age 0, the server's
-    log-probabilities are the trainer's. Field report 1."""
+@pytest.mark.parametrize(
+    ("method", "mode"),
+    [("broadcast", "retract"), *(pytest.param(*way, marks=pytest.mark.long) for way in WAYS if way != ("broadcast", "retract"))],
+)
+def test_accuracy_rises(tmp_path, started, method, mode):
+    """On one server of its own. Each token is under the version that it is said to be: at age 0, the server's log-probabilities are the
+    trainer's. Field report 1."""
     for server in started:
         server.end()  # there are never more than two servers
-    launch("sglang_cpu.sh", **{"name": "run", "runs-dir": tmp_path, "steps": STEPS, "eval-interval": STEPS})
+    way = {"publish-method": method, "publish-mode": mode}
+    launch("sglang_cpu.sh", **way, **{"name": "run", "runs-dir": tmp_path, "steps": STEPS, "eval-interval": STEPS})
     run = tmp_path / "run"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["publications"] == STEPS
     assert summary["eval"]["held-out"]["last"] > summary["eval"]["held-out"]["first"] + 0.2
     assert set(summary["books"]["dropped"]) <= {"no_variance"}, "something was aborted or failed"
     values = metrics(run)
+    assert not [name for name in values if name.startswith("rollout/sample_failures")], "a sample was aborted or failed"
+    published, _, _ = (run / "logs" / "engine-0.txt").read_text(errors="replace").rpartition("POST /continue_generation ")
+    assert published.count("POST /pause_generation ") >= STEPS and "/abort_request" not in published
+    assert max(values["rollout/mixed_versions/mean"]) > 0, "no sample was in the middle of a publication"
     assert max(values["trainer/fsdp/largest_logprob_difference_by_age/0"]) < 1e-3
     assert "trainer/fsdp/logprob_difference_by_age/1" in values, "nothing was asynchronous"
     for name in ("running", "waiting", "tokens_per_second"):

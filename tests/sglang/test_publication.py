@@ -9,9 +9,8 @@ import pytest
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.samples import SamplingParams
 from models import check_answer, logprobs, logprobs_on_an_old_cache
-from publishing import Source
+from publishing import WAYS, Source
 
-WAYS = [(method, mode) for method in ("disk", "broadcast") for mode in ("retract", "in_place")]
 PROMPTS = [[3 + index, 20, 30, 40, 50, 11] for index in range(6)]
 COUNT = 400
 MOST = 3900
@@ -24,16 +23,20 @@ def ask(prompt: list[int], count: int) -> GenerateRequest:
 
 @pytest.mark.parametrize(("method", "mode"), WAYS)
 async def test_requests_in_flight_go_on_under_the_new_weights(world, models, reference, method, mode):
-    """Field reports 1 and 23. The requests would take far longer than a publication; they are given up some tokens after it."""
+    """Field reports 1 and 23. The requests would take far longer than a publication; they are given up some tokens after it, which a
+    server counts as aborts, as it would any by the publication."""
     a, b = reference(models.a), reference(models.b)
     publisher = world.publisher(method, mode, Source(b))
     flying = [asyncio.create_task(world.pool.generate(ask(prompt, MOST))) for prompt in PROMPTS]
     await asyncio.gather(*(has_run(server, len(PROMPTS) // 2) for server in world.servers))
+    before = aborts(world)
     assert await publisher.publish(1.0) == 1
     assert not any(each.done() for each in flying), "the publication ended a request"
+    assert aborts(world) == before
     after = await asyncio.gather(*(world.pool.generate(ask(prompt, TAIL)) for prompt in PROMPTS))
     for client in world.clients:
         await client.abort_all()
+    assert aborts(world) == [count + 1 for count in before], "the servers count nothing"
 
     for prompt, answer in zip(PROMPTS, await asyncio.gather(*flying), strict=True):
         output = answer.token_ids.tolist()
@@ -118,6 +121,11 @@ async def test_publishing_again_and_again_keeps_versions_in_order(world, models,
     for answer in await asyncio.gather(*flying):
         versions = [version for version, _ in answer.spans]
         assert answer.finish_reason == "length" and versions == sorted(set(versions)) and sum(n for _, n in answer.spans) == COUNT
+
+
+def aborts(world) -> list[int]:
+    """How many aborts each server has had, by its own count."""
+    return [server.count("num_aborted_requests_total") for server in world.servers]
 
 
 async def has_run(server, count: int) -> None:

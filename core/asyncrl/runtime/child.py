@@ -3,22 +3,27 @@
 What the command says goes to the file LOG, which begins anew at so many BYTES. A full disk never reaches the command.
 
 The owner holds the write end of this process's stdin. When it closes, for whatever reason (a clean stop, kill -9), the command's whole
-process group is ended: SIGTERM first, SIGKILL after a grace period.
+process group is ended: SIGTERM first, SIGKILL after a grace period. Then its temporary files are removed: a killed command leaves them, and
+SGLang does each time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from asyncrl.runtime import janitor
 from asyncrl.runtime.log_files import OutputLog
 
 GRACE_SECONDS = 5.0
@@ -80,12 +85,39 @@ def _write_down(said: int, log: OutputLog) -> None:
         log.write(data)
 
 
+@contextlib.contextmanager
+def _own_temporary_files() -> Iterator[dict[str, str]]:
+    """Yield variables with which a command puts its temporary files into a directory of its own, which is removed at the end."""
+    shared = tempfile.gettempdir()
+    try:
+        directory = tempfile.mkdtemp(prefix=janitor.temporary_prefix(os.environ.get(janitor.VARIABLE, "")))
+    except OSError:  # a full disk
+        yield {}
+        return
+    kept = {"TORCHINDUCTOR_CACHE_DIR": f"{shared}/torchinductor_{os.getuid()}"}  # torch means it for the next process too
+    try:
+        yield {**kept, **os.environ, "TMPDIR": directory}
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def main() -> int:
+    with _own_temporary_files() as env:
+        return _supervise(env)
+
+
+def _supervise(env: Mapping[str, str]) -> int:
     (_, log_file, log_bytes, _, *argv) = sys.argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     said, its = os.pipe()
     child = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True, preexec_fn=die_with_parent
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+        env=env or None,
     )
     os.close(its)
     log = OutputLog(Path(log_file), int(log_bytes))

@@ -21,6 +21,8 @@ from asyncrl.runtime.last_words import last_lines
 from asyncrl.runtime.supervisor import Look
 
 STOP_SECONDS = 15.0
+SPARE_SECONDS = 15.0
+"""The actor, which knows more of the server, gives up first where both have the same patience."""
 LOOK_SECONDS = 15.0
 LINES = 12
 
@@ -109,7 +111,10 @@ class EngineServer:
                 await asyncio.to_thread(ray.kill, self._actor)
                 self._actor = self._make_actor()
         self._started = True
-        address: EngineAddress = await ask(self._actor.start.remote(self._job), self.name, self._timeout)
+        try:
+            address: EngineAddress = await ask(self._actor.start.remote(self._job), self.name, self._timeout + SPARE_SECONDS)
+        except DeadlineExceeded as late:
+            raise DeadlineExceeded(f"{late.message}; its log ends with\n{await self._last_lines()}") from None
         return address
 
     async def look(self) -> Look:
@@ -126,8 +131,7 @@ class EngineServer:
         """Return the server's last log lines if it has ended, else ''."""
         if await self._state() == "running":
             return ""
-        lines = await asyncio.to_thread(last_lines, self._job.place.log_file, LINES)
-        return f"{self.name} ended:\n{lines}"
+        return f"{self.name} ended:\n{await self._last_lines()}"
 
     async def stop(self) -> None:
         """End server and actor."""
@@ -136,6 +140,9 @@ class EngineServer:
                 await ask(self._actor.stop.remote(), self.name, STOP_SECONDS)
         finally:
             ray.kill(self._actor)
+
+    async def _last_lines(self) -> str:
+        return await asyncio.to_thread(last_lines, self._job.place.log_file, LINES)
 
     async def _state(self) -> str:
         """``running`` and ``ended`` are the server's, ``silent`` and ``dead`` its actor's."""

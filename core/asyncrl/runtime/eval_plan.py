@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from asyncrl.fields import plain, words
 from asyncrl.host import Host
 from asyncrl.options import RunConfig, Selected
 from asyncrl.plugins import PluginSpec, build_host, discover, load
-from asyncrl.rollout.engine import EngineNeeds, EngineSet
+from asyncrl.rollout.engine import EngineNeeds, EnginePlace, EngineSet
 from asyncrl.run_file import Given
 from asyncrl.run_options import RunOptions
 from asyncrl.runtime import preflight
@@ -73,7 +74,8 @@ def plan_eval_engines(config: RunConfig, host: Host, facts: RunFacts) -> EvalEng
     own = replace(facts, dtype=dtype, num_engines=engines.count)
     plugins = build_host([spec], own)
     try:
-        plugins.each("check_run", run=own)
+        if not engines.urls:  # else nothing is started with these options
+            plugins.each("check_run", run=own)
         placed = not engines.launch and not engines.urls
         needs = (plugins.one("engine_needs")(),) * engines.count if placed else ()
     except UserError as error:
@@ -82,6 +84,33 @@ def plan_eval_engines(config: RunConfig, host: Host, facts: RunFacts) -> EvalEng
     if engines.launch and engines.launch.port:
         preflight.require_port(config.core.bind, engines.launch.port, origin="eval.port")
     return EvalEnginePlan(engines, spec, own, needs, comparable=dtype == facts.dtype)
+
+
+def require_own_servers(plan: EvalEnginePlan, rollout: Host, facts: RunFacts) -> None:
+    """Refuse to evaluate on servers that run already and generate for training: a snapshot would be loaded into them.
+
+    Args:
+        rollout: has the engine plugin with which the run generates.
+        facts: of the run, as that plugin sees them.
+    """
+    taken = _attached(rollout, facts)
+    if not taken:
+        return
+    engines = plan.engines
+    own = {url.rstrip("/") for url in engines.urls} or _attached(build_host([plan.spec], plan.facts), plan.facts)
+    if shared := sorted(taken & own):
+        raise OptionError(
+            f"evaluations would load their weights into {' and '.join(shared)}, where the rollout generates",
+            origin="engine, eval",
+            remedy="use --eval shared, or give the evaluations servers of their own",
+        )
+
+
+def _attached(host: Host, facts: RunFacts) -> set[str]:
+    """Addresses of the servers that an engine plugin does not start, because they run already."""
+    place = EnginePlace(0, Path(facts.model), "127.0.0.1", 0, facts.device, facts.dtype, facts.seed, Path(os.devnull))
+    specs = [host.one("engine_server")(place=replace(place, index=index)) for index in range(facts.num_engines)]
+    return {spec.url.rstrip("/") for spec in specs if not spec.argv}
 
 
 def _rollout_engines(engine: Selected, facts: RunFacts) -> EngineSet:

@@ -1,8 +1,8 @@
 """Ends what a run left behind, also when it was killed: `python -m asyncrl.runtime.janitor MARKER DIR …`.
 
 It waits for its stdin to close, which the kernel does when the controller ends in any way. Then it ends every process of the run that is
-still there, and removes the run's temporary directories. A process belongs to the run if it inherited the run's marker in its environment
-or has a file open in one of the directories.
+still there, and removes the run's temporary directories, those of its servers too. A process belongs to the run if it inherited the run's
+marker in its environment or has a file open in one of the directories.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,11 @@ from pathlib import Path
 VARIABLE = "ASYNCRL_RUN"
 PATIENCE_SECONDS = 3.0
 """How long processes of a dead run may take to end by themselves."""
+
+
+def temporary_prefix(marker: str) -> str:
+    """Return how the name of a temporary directory begins that a process of a run has made for itself."""
+    return f"asyncrl-{marker or 'server'}-"
 
 
 class Janitor:
@@ -83,7 +89,8 @@ def main() -> int:
                 except ProcessLookupError:
                     continue
         time.sleep(0.1)
-    for name in directories:
+    of_servers = Path(tempfile.gettempdir()).glob(f"{temporary_prefix(marker)}*")
+    for name in (*directories, *map(str, of_servers)):
         shutil.rmtree(name, ignore_errors=True)
     return 0
 

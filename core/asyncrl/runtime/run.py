@@ -22,7 +22,7 @@ from asyncrl.runtime import preflight
 from asyncrl.runtime.assembly import Assembly
 from asyncrl.runtime.base import Base, Job, start_base
 from asyncrl.runtime.directory import RunDirectory, run_name
-from asyncrl.runtime.eval_plan import plan_eval_engines
+from asyncrl.runtime.eval_plan import plan_eval_engines, require_own_servers
 from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.reporter import LoggerBridge, describe
 from asyncrl.runtime.restarts import Restarts
@@ -85,6 +85,8 @@ class _Run:
         preflight.require_space(self._core, self._model)
         check_staging(self._core, self._host.plugin("eval"), preflight.model_bytes(self._model))
         self._eval_plan = plan_eval_engines(self._config, self._host, self._facts)
+        if self._eval_plan is not None:
+            require_own_servers(self._eval_plan, self._host, self._facts)
         self._directory.create(self._config.to_toml())
 
     # The run --------------------------------------------------------------------------------------------------------------

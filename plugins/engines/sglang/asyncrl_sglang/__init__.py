@@ -43,6 +43,8 @@ CPU_ARGS: ServerArgs = {
 }
 """What SGLang needs where there is no GPU; `server_args` overrides each."""
 
+LAUNCH = ("python", "memory_fraction", "server_args", "env")
+"""Options of servers that are started."""
 
 ATTACHED_KEY_VARIABLE = "ASYNCRL_ENGINE_API_KEY"
 
@@ -101,16 +103,36 @@ class SGLangEngine(EnginePlugin):
                 remedy='set engine.router = "sglang-router", or leave the flags out',
             )
         if options.urls:
-            if len(options.urls) != run.num_engines:
-                raise OptionError(
-                    f"there are {len(options.urls)} servers for num_engines = {run.num_engines}",
-                    origin="engine.urls, num_engines",
-                    remedy="name one server for each engine",
-                )
-            for url in options.urls:
-                checked_url(url, "engine.urls")
+            self._check_attached(run)
             return
+        if options.api_key.get_secret_value() != os.environ.get(ATTACHED_KEY_VARIABLE, ""):
+            raise OptionError(
+                "a key for servers that run already, and none is named",
+                origin="engine.api_key, engine.urls",
+                remedy="leave it out: servers that the run starts get one made for the run where they need it",
+            )
         check(self._python(), options.server_args, run.cache_path)
+
+    def _check_attached(self, run: RunFacts) -> None:
+        """Refuse addresses that are none or too few, and options of servers that are started."""
+        options = self.options
+        launching = [name for name in LAUNCH if getattr(options, name) != SGLangOptions.model_fields[name].default]
+        if options.router and "python" in launching:
+            launching.remove("python")  # which runs the router
+        if launching:
+            raise OptionError(
+                f"urls attaches to servers that run already, {' and '.join(launching)} would be for servers that the run starts",
+                origin=", ".join(f"engine.{name}" for name in ("urls", *launching)),
+                remedy="leave out either",
+            )
+        if len(options.urls) != run.num_engines:
+            raise OptionError(
+                f"there are {len(options.urls)} servers for num_engines = {run.num_engines}",
+                origin="engine.urls, num_engines",
+                remedy="name one server for each engine",
+            )
+        if len({checked_url(url, "engine.urls") for url in options.urls}) < len(options.urls):
+            raise OptionError("one server is named twice", origin="engine.urls", remedy="name each once")
 
     @hookimpl
     def engine_needs(self) -> EngineNeeds:

@@ -97,6 +97,24 @@ def test_servers_that_run_already_are_attached_to():
         lacking.check_run(lacking.run)
 
 
+def test_options_of_servers_that_are_started_are_refused_with_those_that_run_already():
+    options = {"python": sys.executable, "memory_fraction": 0.8, "server_args": {"enable-metrics": True}, "env": {"A": "b"}}
+    for name, value in options.items():
+        with pytest.raises(
+            OptionError, match=rf"engine\.urls, engine\.{name}: .*{name} would be for servers that the run starts"
+        ):
+            both = engine(num_engines=1, urls=("http://a",), **{name: value})
+            both.check_run(both.run)
+    with pytest.raises(OptionError, match=r"engine\.urls: one server is named twice"):
+        twice = engine(urls=("http://a", "http://a/"))
+        twice.check_run(twice.run)
+    with pytest.raises(
+        OptionError, match=r"engine\.api_key, engine\.urls: a key for servers that run already, and none is named"
+    ):
+        none = engine(api_key="secret")
+        none.check_run(none.run)
+
+
 def test_the_key_of_a_run_is_in_no_command_line_and_that_of_attached_servers_in_no_saved_option(monkeypatch):
     place = EnginePlace(1, PLACE.model, "0.0.0.0", PLACE.port, "cuda", PLACE.dtype, PLACE.seed, PLACE.log_file, "the-key")
     server = engine().engine_server(place)
