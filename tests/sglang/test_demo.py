@@ -31,7 +31,7 @@ def launch(script: str, *flags: str, **options: Any) -> None:
         "ASYNCRL": f"{sys.executable} -m asyncrl",
     }
     command = ["bash", str(EXAMPLES / script), *flags, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env={**os.environ, **env})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700, env={**os.environ, **env})
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -99,7 +99,7 @@ def held(folder: Path) -> dict[str, str]:
 def test_one_of_two_servers_comes_back_and_the_run_ends_whole(start, tmp_path: Path, number: int, method: str, mode: str) -> None:
     """Its requests are answered by the other; it gets none before the present weights have reached it."""
     steps = 12
-    way = ("--publish-method", method, "--publish-mode", mode, "--engine-hang-timeout", "30", "--max-engine-restarts", "9")
+    way = ("--publish-method", method, "--publish-mode", mode, "--engine-hang-timeout", "60", "--max-engine-restarts", "9")
     flags = ("--num-engines", "2", "--steps", str(steps), "--save-interval", "4", *way, *HELD, *OBSERVED)
     run = start(*flags, env=held(tmp_path / "site"))
     run.wait_for_step(2)
