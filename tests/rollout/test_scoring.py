@@ -38,7 +38,7 @@ def no_process_stays_behind() -> Iterator[None]:
 
 @asynccontextmanager
 async def pool_of(function: str, **settings: Any) -> AsyncIterator[ScoringPool]:
-    pool = ScoringPool(f"example_scorers:{function}", **settings)
+    pool = ScoringPool(f"example_scorers:{function}", **{"timeout": 60.0} | settings)
     try:
         yield pool
     finally:
@@ -167,7 +167,7 @@ async def test_cpu_time_is_bounded_even_if_the_pool_is_frozen(tmp_path: Path) ->
 
 
 async def test_a_worker_has_limits_and_no_input() -> None:
-    async with pool_of("limits", memory_bytes=1 << 30) as pool:
+    async with pool_of("limits", timeout=30.0, memory_bytes=1 << 30) as pool:
         assert await pool.submit() == Score(1.0)
     async with pool_of("read_input") as pool:
         assert await pool.submit() == Score(0.0)

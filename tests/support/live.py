@@ -21,7 +21,7 @@ DEMO = ROOT / "examples" / "demo.toml"
 PATIENT = ("--start-timeout", "900", "--engine.start-timeout", "900", "--publish-timeout", "900", "--engine-hang-timeout", "300")
 """Flags with which a run is given all the time that a busy machine takes; none of it is needed on a quiet one."""
 SHARED_MEMORY = Path("/dev/shm")
-PATIENCE = 240.0
+PATIENCE = 600.0
 CLEARING_SECONDS = 30.0
 """How long a run's janitor may take."""
 

@@ -123,6 +123,7 @@ class Cluster:
         if self._address:
             ray.init(address=self._address, log_to_driver=False)
             return
+        os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # else its books of past calls grow to 100,000
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
         logging.getLogger("ray").setLevel(logging.ERROR)
         shared_memory = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else OBJECT_STORE_BYTES
