@@ -89,7 +89,7 @@ async def publications() -> list[dict[str, Any]]:
         trainer = Trainer(model)
         try:
             async with make_session() as session:
-                client = EngineClient("engine-0", url, session, vocab_size=1, request_timeout=60)
+                client = EngineClient("engine-0", url, session, vocab_size=1, request_timeout=60, takes_packed=True)
                 await until_ready(client)
                 weights = EngineWeights([client], timeout=120)
                 ways = {

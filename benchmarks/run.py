@@ -122,6 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Measure asyncrl against the alternatives.")
     parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help="one of: " + ", ".join(BENCHMARKS))
     only = parser.parse_args(arguments).only
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     rows: list[Row] = []
     failures: dict[str, str] = {}
     chosen = [only] if only else [name for name in BENCHMARKS if sglang_python().exists() or not name.startswith("sglang_")]
