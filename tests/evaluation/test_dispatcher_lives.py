@@ -28,10 +28,11 @@ Fate = Literal["works", "skips", "raises", "hangs", "torn", "deleted", "no expor
 
 @dataclass(frozen=True)
 class Life:
-    """How one process of the run ends, if it does not come to the end before: when, and in which way."""
+    """How one process of the run ends, if it does not come to the end before: when, and in which way. One whose trainer is `lost`
+    goes back within the same command."""
 
     at: float
-    end: Literal["killed", "interrupted", "stopped"]
+    end: Literal["killed", "interrupted", "stopped", "lost"]
     janitor: bool
 
 
@@ -55,7 +56,8 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     save = draw(st.integers(1, 3))
     source = draw(st.sampled_from(["none", "export", "export", "reuse", "reuse"]))
-    lives = st.builds(Life, st.floats(0.5, 60), st.sampled_from(["killed", "killed", "interrupted", "stopped"]), st.booleans())
+    ends = st.sampled_from(["killed", "killed", "interrupted", "stopped", "lost", "lost"])
+    lives = st.builds(Life, st.floats(0.5, 60), ends, st.booleans())
     fates = ["works", "works", "works", "skips", "raises", "hangs", "torn", "deleted", "no export"]
     return Case(
         interval=save * draw(st.integers(1, 2)) if source == "reuse" else draw(st.integers(1, 4)),
@@ -146,6 +148,8 @@ class Process:
         """Run to the end, or as far as it comes. Whether it came to the end."""
         if self.done:
             self.evals.restore(json.loads(self.disk.states[self.done]), self.disk.records)
+        elif self.disk.records:  # of the initial weights
+            self.evals.restore({}, self.disk.records)
         running = asyncio.get_running_loop().create_task(self.loop.run())
         if life is not None and life.end == "stopped":
             asyncio.get_running_loop().call_later(life.at, setattr, self.stop, "requested", True)
@@ -160,6 +164,15 @@ class Process:
             await self.evals.close()
             assert not self.staging.exists()
             assert self.disk.due - self.disk.perhaps <= {record["step"] for record in self.disk.records}
+            return False
+        if life is not None and life.end == "lost" and not running.done():
+            told = len(self.disk.records)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert all(record["skipped"] == "interrupted" for record in self.disk.records[told:]), "only what was being admitted"
+            told = len(self.disk.records)
+            await self.evals.close(comes_again=True)
+            assert len(self.disk.records) == told and not self.staging.exists()
             return False
         await running
         assert not self.evals.state()["pending"]
@@ -280,10 +293,11 @@ def _retired(disk: Disk, in_use: frozenset[int]) -> dict[int, str]:
     return kept
 
 
-def restart(disk: Disk, case: Case) -> int:
-    """Go back to the newest checkpoint, as `asyncrl resume` does, or to the beginning."""
+def restart(disk: Disk, *, lost: bool = False) -> int:
+    """Go back to the newest checkpoint, as `asyncrl resume` does, or to the beginning, where a run whose trainer was `lost` keeps the point
+    of the initial weights."""
     done = max(disk.states, default=0)
-    disk.records = [record for record in disk.records if record["step"] <= done] if done else []
+    disk.records = [record for record in disk.records if record["step"] <= done] if done or lost else []
     disk.due = {step for step in disk.due if step <= done}
     return done
 
@@ -308,7 +322,7 @@ def test_every_due_point_has_exactly_one_record_of_one_version(case: Case) -> No
                 break
             disturbed = True
             event(f"{life.end if life else ''} with {case.source}")
-            done = restart(disk, case)
+            done = restart(disk, lost=life is not None and life.end == "lost")
             if (life is not None and life.janitor) or not done:  # without a checkpoint there is no process that goes on
                 shutil.rmtree(process.staging, ignore_errors=True)
         due = disk.due | ({0} if case.before else set())
@@ -341,7 +355,7 @@ def test_retirement_is_one_for_each_settled_point_also_after_a_restart() -> None
         disk.weights(disk.place / "model", 0)
         assert not run_virtual(Counting(disk, case, 0, 0).live(Life(6.0, "killed", janitor=False)))
         assert [path.name for path in sorted(disk.place.glob("asyncrl-evals-*-0/*"))]  # the janitor was killed too
-        done = restart(disk, case)
+        done = restart(disk)
         assert done == 4
         assert run_virtual(Counting(disk, case, 1, done).live(None))
         assert not list(disk.place.glob("asyncrl-evals-*"))

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from asyncrl import RunFacts
 from asyncrl.errors import AsyncrlError
+from asyncrl.evaluation.dispatcher import EvalDispatcher
+from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
+from asyncrl.evaluation.sets import RunEvalSets
 from asyncrl.host import Host
 from asyncrl.rollout.engine import GenerateRequest, ServerSpec
 from asyncrl.rollout.pool import EnginePool
@@ -23,7 +27,7 @@ from asyncrl.runtime.restarts import Restarts
 from asyncrl.runtime.rollout_actor import Progress, RolloutSetup
 from asyncrl.runtime.rollout_handle import RolloutHandle
 from asyncrl.runtime.supervisor import Look, Supervisor
-from asyncrl.samples import Completion
+from asyncrl.samples import Completion, Prompt, SamplingParams
 from asyncrl.simulation.clock import run_virtual
 from asyncrl.simulation.engine import ScriptedEngine
 from asyncrl.training.interfaces import StepReport, TrainingBatch
@@ -36,6 +40,7 @@ ANSWER_SECONDS = 0.05
 PROGRESS_SECONDS = 0.001
 """The same, of `progress`: so it overtakes others, and tells what they did although their answers are lost."""
 START_SECONDS = 3.0
+HELD_OUT = EvalSet("held-out", [Prompt(index, np.array([index], np.int32)) for index in range(8)], SamplingParams(32), 2)
 SETUP = RolloutSetup(Path("model"), 100, "drop", 1.0, 500.0, 1.0, 0, 0, Path("logs"), 1.0, 0)
 
 
@@ -118,9 +123,11 @@ class Actor:
 
     def _connect(self) -> None:
         world = self._world
+        self._host = world.make_host()
+        self._pool = EnginePool(world.engines, health_interval=0)
         self._service = RolloutService(
-            world.make_host(),
-            EnginePool(world.engines, health_interval=0),
+            self._host,
+            self._pool,
             world.facts,
             on_unused=world.on_unused,
             wait_warning=500.0,
@@ -148,6 +155,21 @@ class Actor:
     async def _trained(self, step: int) -> Record:
         self._service.trained(step)
         return self._service.record()
+
+    async def _evaluate(self, checkpoint: Checkpoint) -> EvalResult:
+        assert {engine.version for engine in self._world.engines if engine.alive} <= {checkpoint.version}
+        sets = RunEvalSets(
+            [HELD_OUT],
+            self._pool,
+            produce=self._host.one("produce"),
+            make_sampler=self._service.eval_sampler,
+            max_concurrent_samples=self._world.facts.max_concurrent_samples,
+        )
+        await self._service.pause_submission()
+        try:
+            return await sets.run(self._pool)
+        finally:
+            self._service.resume_submission()
 
     async def _weights(self, call: str, version: int, path: Path, digest: str, mode: Any) -> list[str]:
         for engine in self._world.engines:
@@ -235,6 +257,7 @@ class World:
         max_restarts: int = 100,
         train_seconds: float = 1.0,
         poll_seconds: float = 1.0,
+        make_evals: Callable[[World], EvalDispatcher] | None = None,
     ) -> None:
         self.facts, self.make_host, self.fatal, self.on_unused = facts, make_host, set(fatal), on_unused
         self.engines = [HalfUpdated(f"engine-{index}", script=long_tail(2 * seed + index, longest=32)) for index in range(2)]
@@ -250,6 +273,7 @@ class World:
         self._times = times
         self._train_seconds = train_seconds
         self._poll_seconds = poll_seconds
+        self._make_evals = make_evals
         self._actors: list[Actor] = []
 
     def run(self) -> World:
@@ -263,6 +287,7 @@ class World:
             [AlwaysWell(engine.name) for engine in self.engines], self.handle, self, max_restarts=0, hang_timeout=30.0
         )
         self.handle.on_anew = supervisor.rollout_anew
+        evals = self._make_evals(self) if self._make_evals else self
         await self.handle.open_task(Path("model"), (), 100.0, evaluates=False)
         await self.handle.open(SETUP, [EngineAddress(engine.name, ServerSpec((), "")) for engine in self.engines], 100.0)
         loop = TrainingLoop(
@@ -272,7 +297,7 @@ class World:
             trainer=self,
             publisher=supervisor,
             engines=supervisor,
-            evals=self,
+            evals=evals,
             checkpoints=self,
             on_step=self._reported,
             stop=Stop(),
@@ -288,6 +313,8 @@ class World:
             poll.cancel()
             await asyncio.gather(poll, return_exceptions=True)
             await supervisor.close()
+            if isinstance(evals, EvalDispatcher):
+                await evals.close()
             self.books = await self.handle.close("completed")
 
     def _make(self) -> Actor:
