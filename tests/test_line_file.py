@@ -12,28 +12,23 @@ from pathlib import Path
 import pytest
 from asyncrl.errors import CheckpointError
 from asyncrl.line_file import LineFile, is_full
+from small_disk import small_disk
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB, where the system lets a test have one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, timeout=60).returncode:
-        pytest.skip("a test may not mount a file system here")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=60)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 64) as place:
+        yield place
 
 
 def numbers(path: Path) -> list[int]:
     return [json.loads(line)["number"] for line in path.read_text().splitlines()]
 
 
-def test_lines_that_found_no_room_follow_when_there_is_some(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
+def test_lines_that_found_no_room_follow_when_there_is_some(disk: Path) -> None:
+    ballast = disk / "ballast"
     ballast.write_bytes(b"x" * 48 * 1024)
-    file = LineFile(small_disk / "lines")
+    file = LineFile(disk / "lines")
     failed = 0
     for number in range(100):
         try:

@@ -10,6 +10,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import numpy as np
@@ -23,6 +24,7 @@ from asyncrl.rollout.engine import EnginePlace, GenerateRequest
 from asyncrl.runtime.engine_actor import EngineActor, EngineJob
 from asyncrl.testing.models import default_model
 from asyncrl_sglang import SGLangEngine, SGLangOptions
+from listeners import is_local, listeners
 from servers import FACTS, descendants, interpreter
 
 KEY = "key-of-this-run-alone"
@@ -69,7 +71,7 @@ async def test_more_memory_than_there_is(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-async def test_bound_to_every_address_it_answers_nobody_who_has_not_the_key(tmp_path):
+async def test_bound_to_every_address_it_answers_nobody_who_has_not_the_key_and_nothing_else_leaves_loopback(tmp_path):
     given = json.dumps({"python": interpreter()})
     actor = EngineActor([PluginSpec("engine", "sglang", "asyncrl-plugin-sglang", "0.1.0", given)], FACTS)
     place = EnginePlace(0, default_model(), "0.0.0.0", 0, "cpu", "float32", 0, tmp_path / "engine-0.txt", KEY)
@@ -91,6 +93,8 @@ async def test_bound_to_every_address_it_answers_nobody_who_has_not_the_key(tmp_
             await client.pause("retract")
             await client.resume()
             await client.close()
+        served = urlsplit(address.spec.url).port
+        assert [where for where in listeners(os.getpid()) if not is_local(where[0])] == [("0.0.0.0", served)]
         commands = [(Path("/proc") / str(pid) / "cmdline").read_text() for pid in descendants(os.getpid())]
         assert any("launch.py" in command for command in commands)
         assert KEY not in "".join(commands)

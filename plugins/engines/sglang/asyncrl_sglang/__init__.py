@@ -165,10 +165,9 @@ class SGLangEngine(EnginePlugin):
         env = {"HF_HUB_OFFLINE": "1"} if place.model.is_dir() else {}
         if on_cpu:
             env |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        program = (str(Path(__file__).with_name("launch.py")),) if place.api_key else ("-m", "sglang.launch_server")
         if place.api_key:
             env[KEY_VARIABLE] = place.api_key
-        argv = (self._python(), *program, *words(arguments))
+        argv = (self._python(), str(Path(__file__).with_name("launch.py")), *words(arguments))
         return self._spec(argv, f"http://{place.host}:{place.port}", env | options.env, place.api_key)
 
     @hookimpl

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from asyncrl import NO_FRONT, EngineNeeds, EnginePlace, FrontPlace, FrontSpec, RunFacts, ServerSpec
 from asyncrl.errors import OptionError, ResourceError
-from asyncrl_sglang import SGLangEngine, SGLangOptions
+from asyncrl_sglang import SGLangEngine, SGLangOptions, launch
 from asyncrl_sglang.flags import check, words
 
 PLACE = EnginePlace(1, Path("/models/m"), "127.0.0.1", 31000, "cuda", "bfloat16", 7, Path("/logs/engine-1.txt"))
@@ -27,14 +27,14 @@ def spec(device: str = "cuda", **options: Any) -> ServerSpec:
 
 def flags(server: ServerSpec | FrontSpec) -> dict[str, str | None]:
     """What follows each flag of a command line."""
-    line = server.argv[3:]
+    line = server.argv[next(place for place, word in enumerate(server.argv) if word[:2] == "--") :]
     values = [*line[1:], "--"]
     return {flag: None if value.startswith("--") else value for flag, value in zip(line, values, strict=True) if flag[:2] == "--"}
 
 
 def test_on_gpus_only_what_the_run_and_its_options_say_is_passed():
     server = spec(tensor_parallel=4, memory_fraction=0.8, server_args={"max_running_requests": 64, "enable-metrics": True})
-    assert server.argv[:3] == (sys.executable, "-m", "sglang.launch_server")
+    assert server.argv[:2] == (sys.executable, launch.__file__)
     assert flags(server) == {
         "--model-path": "/models/m",
         "--host": "127.0.0.1",
@@ -58,6 +58,21 @@ def test_on_a_cpu_the_native_backends_are_chosen_unless_server_args_say_otherwis
     assert found["--attention-backend"] == "torch_native" and found["--sampling-backend"] == "other"
     assert "--sleep-on-idle" not in found
     assert server.env["SGLANG_USE_CPU_ENGINE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "one"),
+    [
+        ({}, True),
+        ({"tensor_parallel": 2}, True),
+        ({"data_parallel": 2}, False),
+        ({"server_args": {"nnodes": 2}}, False),
+        ({"server_args": {"dist-init-addr": "10.0.0.1:5000"}}, False),
+    ],
+)
+def test_processes_that_form_one_group_on_this_machine_meet_at_a_store_on_loopback(options: dict[str, Any], one: bool):
+    assert launch.meet_at_one_store(spec(**options).argv[2:]) is one
+    assert not launch.meet_at_one_store([*spec(**options).argv[2:], "--nccl-port=3000"])
 
 
 def test_the_users_environment_comes_last():

@@ -65,7 +65,7 @@ class _WholeRecords(io.FileIO):
     """Takes a record whole or not at all: TensorBoard reads no further than a broken one."""
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        size = self.tell()
+        size = self.seek(0, io.SEEK_END)  # the position is not where the file ends once something was taken back
         written = super().write(data)
         if written != len(data):  # a full disk takes a part of it
             self.truncate(size)

@@ -11,6 +11,7 @@ from asyncrl import Axis, EvalRecord, EvalSample, MetricRecord, PluginOptions, R
 from asyncrl.host import Active, Host
 from asyncrl.metrics import Declared
 from asyncrl_tensorboard import TensorBoard
+from small_disk import fill, small_disk
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 FACTS = RunFacts(batch_size=2, group_size=2, max_concurrent_samples=4, steps=3)
@@ -95,6 +96,31 @@ def test_a_directory_that_takes_no_file_costs_the_logger_alone(tmp_path: Path) -
     host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, 1, 1000.0, {"run/speed": 1.0}))
     host.observe("log_end", summary={})
     assert host.metrics.drain() == {"plugins/observer_failures": {"tensorboard": 1}}
+
+
+def test_a_full_disk_costs_records_that_are_counted_and_those_after_it_are_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        host = started(disk)
+        host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, 1, 1000.0, {"run/speed": 1.0}))
+        ballast = fill(disk)
+        for step in range(2, 200):
+            host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, step, 1000.0, {"run/speed": 1.0}))
+        failed = host.metrics.drain()["plugins/observer_failures"]["tensorboard"]
+        ballast.unlink()
+        host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, 200, 1000.0, {"run/speed": 2.0}))
+        fill(disk)
+        host.observe("log_end", summary={})
+        assert scalars(disk, "run/speed") == [*((step, 1.0) for step in range(1, 200 - failed)), (200, 2.0)]
+        assert failed > 0 and host.metrics.drain() == {}
+
+
+def test_a_disk_that_is_full_at_the_start_costs_the_logger_alone(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        fill(disk)
+        host = started(disk)
+        host.observe("log_metrics", record=MetricRecord(Axis.TRAIN_STEP, 1, 1000.0, {"run/speed": 1.0}))
+        host.observe("log_end", summary={})
+        assert host.metrics.drain() == {"plugins/observer_failures": {"tensorboard": 1}}
 
 
 def test_writing_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:

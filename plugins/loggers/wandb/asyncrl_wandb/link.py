@@ -35,6 +35,14 @@ SCRATCH = "asyncrl-wandb-"
 log = logging.getLogger("asyncrl")
 
 
+def has_no_room(directory: str) -> bool:
+    """Whether the disk that a directory is on is known to be full."""
+    try:
+        return shutil.disk_usage(directory).free == 0
+    except OSError:
+        return False
+
+
 class Link:
     """Starts the process and hands it records in order. No method but `end` waits for anything.
 
@@ -114,7 +122,8 @@ class Link:
                     return
         except Exception as cause:  # whatever it is, it stays here
             if not self._killed:
-                self._note(logging.WARNING, f"W&B stopped, the run goes on without it: {cause}; {self._rescue()}")
+                full = "; the disk is full" if has_no_room(self._start["dir"]) else ""
+                self._note(logging.WARNING, f"W&B stopped, the run goes on without it: {cause}{full}; {self._rescue()}")
         self.failed = True
         self.rejected += self.waiting
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wandb
 from asyncrl import Axis
 
+from asyncrl_wandb.link import has_no_room
 from asyncrl_wandb.series import SAMPLE_COLUMNS, SAMPLES
 
 INIT = ("project", "entity", "group", "tags", "name", "id", "dir", "config", "mode")
@@ -48,6 +50,8 @@ class Session:
         self._run = wandb.init(**{name: start[name] for name in INIT}, resume=resume, settings=settings)
         self.url = (self._run.url or "") if online else ""
         self.directory = str(self._run.settings.sync_dir)
+        self._writes = not online
+        self._full = False
         self._had: dict[str, float] = {}
         if resume and start["told_again"]:
             last = {axis: self._run.summary.get(axis) for axis in start["axes"]}
@@ -61,6 +65,7 @@ class Session:
 
     def log(self, axis: str, step: float, seconds: float, values: Mapping[str, float]) -> None:
         """Log values at a step of their axis, as of `seconds` since the epoch. What W&B has already keeps its first values."""
+        self._require_room()
         if self._has(axis, step):
             return
         for name in values.keys() - self._defined:  # a label that came up
@@ -69,6 +74,7 @@ class Session:
 
     def samples(self, *rows: Sequence[Any]) -> None:
         """Log a table of completions; each row has `SAMPLE_COLUMNS`."""
+        self._require_room()
         axis = SAMPLE_COLUMNS[0]
         if self._has(axis, rows[0][0]):
             return
@@ -82,6 +88,13 @@ class Session:
     def finish(self) -> None:
         """Close W&B's files, and wait until its server has everything. Raises TimeoutError when that takes too long."""
         self._run.finish(exit_code=self._exit_code)
+
+    def _require_room(self) -> None:
+        """Raise OSError once the disk was full: W&B's file takes nothing after that, and W&B does not say so.
+        Online the file is not all there is."""
+        self._full = self._full or (self._writes and has_no_room(self.directory))
+        if self._full:
+            raise OSError(errno.ENOSPC, "the disk was full, after which W&B writes nothing more")
 
     def _has(self, axis: str, step: float) -> bool:
         """Whether W&B has a step of an axis. Eval points come in any order, and only the last of them is known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from asyncrl import Axis, MetricRecord
 from asyncrl_wandb import Wandb
+from small_disk import fill, small_disk
 from wandb_files import offline_file, read_offline
 from wandb_logger import KEY, logger, processes_with, wait_until
 
@@ -92,6 +94,44 @@ def test_the_death_of_wandbs_process_costs_the_run_nothing(mark: str, tmp_path: 
     host.observe("log_end", summary={"outcome": "completed"})
     (warning,) = warnings(caplog)
     assert "the run goes on without it" in warning
+    assert host.metrics.drain() == {}, "no call failed"
+
+
+def test_a_disk_that_is_full_at_the_start_costs_the_logger_alone(
+    mark: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "disk", 512) as disk:
+        fill(disk)
+        host, _ = logger(disk)
+        host.observe("log_metrics", record=record(1))
+        host.observe("log_end", summary={"outcome": "completed"})
+    told = warnings(caplog)
+    assert "the run goes on without it" in told[-1]
+    assert all("full" in warning or "No space left" in warning for warning in told)
+    assert host.metrics.drain() == {}, "no call failed"
+
+
+def test_a_disk_that_fills_up_costs_what_comes_after_which_is_said_once_and_counted(
+    mark: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W&B says nothing of it, and writes nothing more, also when there is room again. The end comes all the same."""
+    with small_disk(tmp_path / "disk", 512) as disk:
+        host, plugin = logger(disk)
+        host.observe("log_metrics", record=record(0))
+        wait_until(lambda: list(disk.glob("wandb/offline-run-*/*.wandb")), "W&B to begin")
+        wait_until(lambda: not plugin._link.waiting and plugin._link.notes(), "the first record to be taken")
+        ballast = fill(disk)
+        steps = itertools.count(1)
+        wait_until(
+            lambda: host.observe("log_metrics", record=record(next(steps))) or plugin._link.rejected, "the logger to notice"
+        )
+        ballast.unlink()
+        last = next(steps)
+        host.observe("log_metrics", record=record(last))
+        host.observe("log_end", summary={"outcome": "completed"})
+    (warning,) = warnings(caplog)
+    assert "(said once)" in warning and "the disk was full" in warning
+    assert dropped(plugin)["failed"] == last
     assert host.metrics.drain() == {}, "no call failed"
 
 
