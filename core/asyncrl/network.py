@@ -26,7 +26,7 @@ def is_loopback(address: str) -> bool:
 
 def key_for(bind: str) -> str:
     """Return a new key that servers bound to an address must require; '' for loopback, where they require none."""
-    return "" if is_loopback(bind) else secrets.token_urlsafe(32)
+    return "" if is_loopback(bind) else secrets.token_hex(32)
 
 
 def reached_at(bind: str, node: str) -> str:

@@ -78,6 +78,22 @@ async def test_a_pinned_engine_generates_with_the_version_of_the_checkpoint(
     assert (first.version_mean, first.failed) == (0.0, 0.0)
 
 
+async def test_engines_that_require_a_key_are_pinned_and_evaluate_with_it_alone(
+    model: Path, snapshot: Path, tmp_path: Path
+) -> None:
+    server = TorchServer(model, tmp_path, api_key="key-of-the-run").wait()
+    try:
+        async with own_engines([server.spec], model) as engines:
+            sets = eval_sets(engines)
+            await sets.pin(Checkpoint(4, 4, snapshot))
+            assert (await sets.run(sets.engines)).sets["held-out"].failed == 0.0
+        async with own_engines([replace(server.spec, api_key="another")], model) as engines:
+            with pytest.raises(EvalSkip, match=r"unhealthy: .*refused with 401"):
+                await engines.pin(Checkpoint(4, 4, snapshot))
+    finally:
+        server.close()
+
+
 async def test_the_digest_is_compared_where_it_is_known(server: TorchServer, model: Path, snapshot: Path) -> None:
     async with own_engines([server.spec], model) as engines:
         await engines.pin(Checkpoint(4, 4, snapshot))

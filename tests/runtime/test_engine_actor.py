@@ -123,6 +123,22 @@ async def test_a_server_that_is_bound_to_every_address_is_reached_at_one_of_its_
         await client.close()
 
 
+async def test_a_server_that_tells_its_key_when_it_ends_does_not_bring_it_into_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = TorchEngine.engine_server
+    code = "import os, sys; sys.exit('usage\\nerror: unrecognized arguments: --key ' + os.environ['ASYNCRL_ENGINE_KEY'])"
+
+    def tells(self: TorchEngine, place: EnginePlace) -> ServerSpec:
+        return replace(describe(self, place), argv=(sys.executable, "-c", code))
+
+    monkeypatch.setattr(TorchEngine, "engine_server", hookimpl(tells))
+    owner = EngineActor([spec for spec in resolve(None, []).specs if spec.slot == "engine"], FACTS)
+    with pytest.raises(EngineError, match=r"while starting: error: unrecognized arguments: --key \*{10} ") as caught:
+        await owner.start(EngineJob("engine-0", replace(place(tmp_path), host="0.0.0.0", api_key=KEY)))
+    assert KEY not in f"{caught.value}{await owner.log_tail()}"
+
+
 @pytest.mark.parametrize("knows", [True, False], ids=["that answers without it", "whose plugin knows of none"])
 async def test_a_server_that_does_not_require_the_key_is_refused(
     knows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

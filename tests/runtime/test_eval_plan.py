@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asyncrl import EngineNeeds, EngineSet, EvalPlugin, Launch, hookimpl
+from asyncrl import EngineNeeds, EngineSet, EvalPlugin, Launch, ServerSpec, hookimpl
 from asyncrl.errors import OptionError, PluginFailed, ResourceError, UnknownPlugin
 from asyncrl.host import Active, Host
 from asyncrl.options import resolve
 from asyncrl.plugins import build_host
+from asyncrl.runtime.eval_engines import engine_job
 from asyncrl.runtime.eval_plan import EvalEnginePlan, plan_eval_engines, require_own_servers
 
 ROLLOUT = EngineSet("torch", {"dtype": "float32", "tp": 4, "dp": 2, "fast": True}, 3, ("tp", "dp"))
@@ -52,6 +53,15 @@ def test_an_override_changes_the_fleet_and_not_the_rollout_engines(tmp_path: Pat
     made = plan("--eval.engine.threads", "1", toml=toml, folder=tmp_path)
     assert (options(made)["threads"], options(made)["max_running"]) == (1, 5)
     assert len(made.needs) == made.engines.count == 2
+
+
+@pytest.mark.parametrize("backend", [("fleet",), ("sglang", "--eval.engine", "torch")], ids=["placed", "launched"])
+def test_servers_of_a_backend_are_bound_where_the_run_says_and_require_its_key(backend: tuple[str, ...]) -> None:
+    made = plan("--eval", *backend, "--bind", "0.0.0.0")
+    job = engine_job(made, 0, Path("model"), "0.0.0.0", "the-key-of-the-run", Path("logs"))
+    spec: ServerSpec = build_host([made.spec], made.facts).one("engine_server")(place=job.place)
+    assert (job.place.host, spec.api_key) == ("0.0.0.0", "the-key-of-the-run")
+    assert "0.0.0.0" in spec.argv and "the-key-of-the-run" not in f"{job}{spec}{spec.argv}"
 
 
 def test_weights_of_another_precision_have_no_comparable_digest() -> None:

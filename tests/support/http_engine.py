@@ -65,6 +65,8 @@ class HttpEngine:
         spans: whether answers tell exact version spans; else only the label of the finished answer.
         comparable: whether its checksum is the trainer's digest.
         ignores_labels: whether updates leave the label as it is.
+        key: what requests must carry as their bearer token; '' for nothing. `/health` alone is open.
+        echoes: whether it quotes in its refusals what it was sent as key, and its own.
         hold_after: tokens after which every request waits for `release`; None for no waiting.
         requests: (path, JSON body) of every call, in order.
         generated: tokens of every request so far, by rid.
@@ -78,6 +80,8 @@ class HttpEngine:
         self.weights = "initial"
         self.ignores_labels = False
         self.ignores_updates = False
+        self.key = ""
+        self.echoes = False
         self.paused = False
         self.pause_mode = ""
         self.updating = False
@@ -141,11 +145,15 @@ class HttpEngine:
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         raw = await http.read()
         body = orjson.loads(raw) if raw else {}
+        carried = http.headers.get("Authorization", "")
+        if self.key and http.path != "/health" and carried != f"Bearer {self.key}":
+            return _json({"message": f"{carried} is not {self.key}" if self.echoes else "no key"}, 401)
         self.requests.append((http.path, body))
         await self._notify()
         fault = self._faults[http.path].popleft() if self._faults[http.path] else ""
         if fault in ("400", "500"):
-            return _json({"success": False, "message": f"scripted {fault}"}, int(fault))
+            told = f" for {carried}" if self.echoes else ""
+            return _json({"success": False, "message": f"scripted {fault}{told}"}, int(fault))
         if fault == "close":
             http.transport.abort()  # type: ignore[union-attr]
         if fault == "hang":

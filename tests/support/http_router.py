@@ -21,6 +21,7 @@ class HttpRouter:
         keeps: whether engines that are removed stay nonetheless.
         starts: how often it was started.
         start_errors: what the next starts end with.
+        api_keys: what each engine was added with, by its address; its requests carry it.
         sent: (routing key, address of the engine) of every request, in order.
     """
 
@@ -33,6 +34,7 @@ class HttpRouter:
         self.sent: list[tuple[str, str]] = []
         self.workers: dict[str, str] = {}
         self.joining: dict[str, str] = {}
+        self.api_keys: dict[str, str] = {}
         self._ids = itertools.count()
         self._keys: dict[str, str] = {}
         self._runner: web.AppRunner | None = None
@@ -76,7 +78,8 @@ class HttpRouter:
         return _json({"workers": [{"id": number, "url": url} for url, number in self.workers.items()]})
 
     async def _add(self, http: web.Request) -> web.Response:
-        url = (await http.json())["url"]
+        worker = await http.json()
+        url, self.api_keys[worker["url"]] = worker["url"], worker.get("api_key", "")
         number = f"worker-{next(self._ids)}"
         (self.workers if self.joins and not self.fails_joins else self.joining)[url] = number
         return _json({"worker_id": number}, 202)
@@ -102,7 +105,8 @@ class HttpRouter:
         self.sent.append((key, url))
         assert self._session is not None
         try:
-            async with self._session.post(f"{url}/generate", data=await http.read()) as answer:
+            headers = {"Authorization": f"Bearer {self.api_keys[url]}"} if self.api_keys[url] else {}
+            async with self._session.post(f"{url}/generate", data=await http.read(), headers=headers) as answer:
                 return web.Response(body=await answer.read(), status=answer.status)
         except aiohttp.ClientError as error:
             return _json({"error": str(error)}, 500)

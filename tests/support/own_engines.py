@@ -36,10 +36,10 @@ GREEDY = SamplingParams(8, temperature=0.0)
 class TorchServer:
     """One server process, without anybody who restarts it."""
 
-    def __init__(self, model: Path, folder: Path, *, port: int = 0) -> None:
+    def __init__(self, model: Path, folder: Path, *, port: int = 0, api_key: str = "") -> None:
         self.port = port or free_port("127.0.0.1")
         kind: Any = load(discover().pick("engine", "torch", "test"))
-        place = EnginePlace(0, model, "127.0.0.1", self.port, "cpu", "float32", 0, folder / "server.txt")
+        place = EnginePlace(0, model, "127.0.0.1", self.port, "cpu", "float32", 0, folder / "server.txt", api_key)
         self.spec = kind(kind.Options(), RUN).engine_server(place)
         self.url = self.spec.url
         self._log = place.log_file.open("ab")

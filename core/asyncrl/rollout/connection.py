@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import aiohttp
 import orjson
 
 from asyncrl.errors import EngineError, EngineFault, RequestFailed
+from asyncrl.scrub import hide
 
 JSON = {"Content-Type": "application/json"}
 
@@ -36,6 +37,9 @@ class Connection:
         url: base address, such as ``http://127.0.0.1:30000``.
         session: from `make_session`.
         api_key: what its requests carry; '' for nothing.
+
+    Attributes:
+        secrets: what no message of an error quotes, whatever the server says.
     """
 
     def __init__(self, name: str, url: str, session: aiohttp.ClientSession, api_key: str = "") -> None:
@@ -43,6 +47,7 @@ class Connection:
         self.url = url
         self.session = session
         self.headers = {**JSON, **bearer(api_key)}
+        self.secrets: Collection[str] = [api_key] if api_key else []
 
     async def call(
         self, path: str, body: Mapping[str, Any] | None, timeout: float, method: Literal["GET", "POST", "DELETE"] = "POST"
@@ -78,18 +83,18 @@ class Connection:
         if not isinstance(reply, dict):
             return {"message": reply}
         if reply.get("success") is False:
-            raise EngineError(f"{path} was refused: {reply.get('message', reply)}", origin=self.name)
+            raise EngineError(hide(f"{path} was refused: {reply.get('message', reply)}", self.secrets), origin=self.name)
         return reply
 
     def fault(self, message: str, cause: BaseException) -> EngineFault:
         """Return the error for a call that got no answer."""
-        fault = EngineFault(message, origin=self.name)
+        fault = EngineFault(hide(message, self.secrets), origin=self.name)
         fault.unreachable = isinstance(cause, aiohttp.ClientConnectorError | ConnectionRefusedError)
         return fault
 
     def refusal(self, path: str, status: int, raw: bytes) -> EngineError:
         """Return the error for an answer with a status that is no success."""
-        told = raw[:500].decode(errors="replace").strip() or "no message"
+        told = hide(raw.decode(errors="replace"), self.secrets)[:500].strip() or "no message"
         if status >= 500 or status in (408, 429):
             return EngineFault(f"{path} answered {status}: {told}", origin=self.name)
         kind = RequestFailed if path == "/generate" else EngineError

@@ -24,6 +24,7 @@ from asyncrl.rollout.loads import Load, Usage
 from asyncrl.rollout.patience import Wait
 from asyncrl.rollout.sender import Sender
 from asyncrl.samples import Completion
+from asyncrl.scrub import hide
 
 log = logging.getLogger("asyncrl")
 
@@ -84,6 +85,7 @@ class Front:
         self._server = server
         self._engines = engines
         self._connection = Connection(self.name, "", session)
+        self._connection.secrets = {engine.api_key for engine in engines if engine.api_key}  # it is told them
         self._sender = Sender(
             self._connection,
             vocab_size=vocab_size,
@@ -207,7 +209,8 @@ class Front:
         try:
             self._workers = {worker["url"]: worker["id"] for worker in reply["workers"]}
         except (LookupError, TypeError) as cause:
-            raise EngineError(f"/workers told no list of workers: {reply}", origin=self.name) from cause
+            told = hide(str(reply), self._connection.secrets)
+            raise EngineError(f"/workers told no list of workers: {told}", origin=self.name) from cause
         self._joining = {url: number for url, number in self._joining.items() if url not in self._workers}
         if self._workers:
             self._open.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from asyncrl.authoring import RunFacts
@@ -68,7 +68,7 @@ class Base:
 
     cluster: Cluster
     run_id: str
-    api_key: str
+    api_key: str = field(repr=False)
     staging: Path
 
 

@@ -22,6 +22,7 @@ from asyncrl.rollout.connection import bearer, words
 from asyncrl.rollout.engine import EnginePlace, Launch, ServerSpec
 from asyncrl.runtime import child
 from asyncrl.runtime.last_words import last_lines, last_words
+from asyncrl.scrub import hide
 from asyncrl.stacks import register, watch_loop
 from asyncrl.training.publication import free_port
 
@@ -69,6 +70,7 @@ class EngineActor:
         self._log_file = Path()
         self._url = ""
         self._headers: dict[str, str] = {}
+        self._secrets: list[str] = []
 
     @cached_property
     def _host(self) -> Host:
@@ -87,6 +89,7 @@ class EngineActor:
         await self.stop()
         wanted = (job.launch.port if job.launch else 0) or job.place.port
         self._log_file = job.place.log_file
+        self._secrets = [key for key in (job.api_key, job.place.api_key) if key]
         for attempt in range(1, PORT_TRIES + 1):
             port = wanted or free_port(job.place.host)
             spec = self._spec(job, port)
@@ -222,11 +225,12 @@ class EngineActor:
             self._process = None
 
     def _why(self) -> str:
-        words = last_words(self._log_file)
+        words = hide(last_words(self._log_file), self._secrets)
         return f"{words} (its log is {self._log_file})" if words else f"\n{self._tail(12)}"
 
     def _tail(self, lines: int) -> str:
-        return last_lines(self._log_file, lines)
+        """The server's last lines; whatever it says, they show no key."""
+        return hide(last_lines(self._log_file, lines), self._secrets)
 
     def _port_was_taken(self) -> bool:
         tail = self._tail(12).lower()

@@ -43,7 +43,10 @@ class EvalEngines:
         first_bundle = cluster.num_bundles - len(plan.needs)
         self._servers = [
             _Server(
-                _actor_maker(plan, cluster, first_bundle + index), _job(plan, index, model, bind, api_key, log_dir), plan, timeout
+                _actor_maker(plan, cluster, first_bundle + index),
+                engine_job(plan, index, model, bind, api_key, log_dir),
+                plan,
+                timeout,
             )
             for index in range(plan.engines.count)
         ]
@@ -167,7 +170,8 @@ class _Server:
         raise EvalSkip(f"the server at {self._job.url} does not answer")
 
 
-def _job(plan: EvalEnginePlan, index: int, model: Path, bind: str, api_key: str, log_dir: Path) -> EngineJob:
+def engine_job(plan: EvalEnginePlan, index: int, model: Path, bind: str, api_key: str, log_dir: Path) -> EngineJob:
+    """Return how one of the planned engines is run."""
     name = f"eval-engine-{index}"
     place = EnginePlace(
         index=index,

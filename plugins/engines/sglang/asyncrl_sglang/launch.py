@@ -45,7 +45,7 @@ def _require(key: str) -> None:
         return record
 
     logging.setLogRecordFactory(masked)
-    sys.argv += ["--api-key", key]
+    sys.argv.append(f"--api-key={key}")
 
 
 def _open_store() -> Any:
