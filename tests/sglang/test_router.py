@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asyncrl.rollout.client import EngineClient
+from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest
 from asyncrl.rollout.front import Front
 from asyncrl.rollout.routed_pool import RoutedPool
@@ -19,6 +21,7 @@ from asyncrl.rollout.weights import EngineWeights
 from asyncrl.runtime.front_process import FrontProcess
 from asyncrl.samples import Completion, SamplingParams
 from asyncrl_sglang import SGLangEngine, SGLangOptions
+from http_engine import HttpEngine
 from models import check_answer, logprobs, logprobs_on_an_old_cache
 from publishing import Source
 from servers import FACTS, descendants, interpreter
@@ -163,6 +166,33 @@ async def test_a_server_that_comes_back_at_its_old_address_gets_nothing_before_t
     answers = await asyncio.gather(*(routed.pool.generate(ask(group, TAIL)) for group in range(len(PROMPTS))))
     check(answers, b, version=1)
     assert generations(server) > before
+
+
+async def test_requests_carry_the_key_of_the_server_that_gets_them_and_the_router_shows_none(process: Process, tmp_path: Path):
+    """The real router, in front of scripted servers that require a key each."""
+    engines = [await HttpEngine().start() for _ in range(2)]
+    for index, engine in enumerate(engines):
+        engine.key = f"key-of-server-{index}"
+    process.kept = False
+    async with make_session() as session:
+        clients = [
+            EngineClient(f"engine-{index}", engine.url, session, vocab_size=64, request_timeout=120, api_key=engine.key)
+            for index, engine in enumerate(engines)
+        ]
+        front = Front(process, clients, session, vocab_size=64, request_timeout=120)
+        await front.start(START_SECONDS)
+        answers = await asyncio.gather(*(front.generate(ask(group, 4)) for group in range(len(PROMPTS))))
+        assert [len(answer.token_ids) for answer in answers] == [4] * len(PROMPTS)
+        assert all(engine.called("/generate") for engine in engines)
+        shown = ""
+        for path in ("/workers", "/get_server_info", "/get_model_info"):
+            async with session.get(f"{process.url}{path}") as answer:
+                shown += await answer.text()
+        assert engines[0].url in shown
+        await front.close()
+    for engine in engines:
+        await engine.stop()
+    assert "key-of-server" not in f"{shown}{process._log_file.read_text()}"
 
 
 @pytest.mark.long
