@@ -36,14 +36,17 @@ class Method:
             await asyncio.sleep(1e9)
         if rank.raises is not None:
             raise RayTaskError("train", "traceback", rank.raises)
-        return self._name
+        return rank.place if self._name == "rendezvous" else self._name
 
 
 class Rank:
     """An actor that answers each call with the call's name.
 
-    `noticed_after`: seconds until Ray says that it is dead. `busy`: it answers nothing but whether it is there.
+    `place`: where it is reached, and a port that is free there. `noticed_after`: seconds until Ray says that it is dead. `busy`: it
+    answers nothing but whether it is there.
     """
+
+    place = ("10.0.0.2", 4711)
 
     def __init__(
         self,
@@ -99,3 +102,8 @@ def test_an_exception_while_all_ranks_are_there_is_raised_as_it_is(error: Except
 
 def test_nothing_is_lost_while_all_are_there_however_busy() -> None:
     assert run_virtual(TrainerGroup([Rank(busy=True), Rank()], bind="127.0.0.1", timeout=TIMEOUT).lost()) == ""
+
+
+def test_where_engines_meet_rank_0_is_said_by_its_own_node() -> None:
+    group = TrainerGroup([Rank(), Rank(busy=True)], bind="0.0.0.0", timeout=TIMEOUT)
+    assert (run_virtual(group.address()), run_virtual(group.free_port())) == ("10.0.0.2", 4711)

@@ -133,6 +133,23 @@ async def test_buckets_are_packed_only_if_every_engine_takes_them_so(world: Worl
     await publisher.close()
 
 
+async def test_both_sides_meet_at_the_port_that_rank_0s_node_picks(world: World) -> None:
+    """It may be another node than the publisher's, where other ports are free."""
+    ports = iter([4711, 4712])
+
+    async def pick() -> int:
+        return next(ports)
+
+    plan = PublishPlan("broadcast", "retract", 30, "run", world.folder, address="10.0.0.2")
+    publisher = Publisher(plan, world.trainer, EngineWeights(world.clients, timeout=30), pick_port=pick)
+    world.trainer.fail = [TrainerError("connection closed by peer")]
+    await publisher.publish(1.0)
+    await publisher.close()
+    assert [(group.address, group.port) for group in world.trainer.groups] == [("10.0.0.2", 4711), ("10.0.0.2", 4712)]
+    joined = [body for server in world.servers for body in server.called("/init_weights_update_group")]
+    assert {(body["master_address"], body["master_port"]) for body in joined} == {("10.0.0.2", 4711), ("10.0.0.2", 4712)}
+
+
 @both
 async def test_publishing_aborts_nothing_in_flight(world: World, strategy: str) -> None:
     """Field report 1: and what spans the publication has two spans."""

@@ -250,7 +250,7 @@ class Assembly:
             address=await trainer.address(),
             backend="nccl" if facts.device == "cuda" else "gloo",
         )
-        publisher = Publisher(plan, trainer, rollout, digest=digest, version=setup.version)
+        publisher = Publisher(plan, trainer, rollout, digest=digest, version=setup.version, pick_port=trainer.free_port)
         stack.push_async_callback(publisher.close)
         return trainer, opened.num_parameters, rollout, publisher
 

@@ -78,6 +78,11 @@ class TrainerGroup:
         answer: tuple[str, int] = await self._first("rendezvous", self._bind)
         return answer[0]
 
+    async def free_port(self) -> int:
+        """Return a port that is free at that address, on rank 0's node."""
+        answer: tuple[str, int] = await self._first("rendezvous", self._bind)
+        return answer[1]
+
     async def train(self, batch: Any) -> StepReport:
         """`batch` is an object reference; every rank reads the same copy in shared memory."""
         report: StepReport = await self._every("train", batch)

@@ -120,7 +120,7 @@ class Publisher:
     Args:
         digest: of the weights the engines serve at the start, so that the first publication too must change them; '' if unknown.
         version: which version that is.
-        pick_port: returns a port that is free where trainer rank 0 runs.
+        pick_port: returns a port that is free on the plan's address, where trainer rank 0 runs; None asks this machine.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Publisher:
         *,
         digest: str = "",
         version: int = 0,
-        pick_port: Callable[[], int] | None = None,
+        pick_port: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self.version = version
         self.metrics = PublicationMetrics("publication")
@@ -139,7 +139,7 @@ class Publisher:
         self._trainer = trainer
         self._engines = engines
         self._digest = digest
-        self._pick_port = pick_port or (lambda: free_port(plan.address))
+        self._pick_port = pick_port or self._pick_here
         self._group: WeightGroup | None = None
         self._members: dict[str, int] = {}  # ranks by name
         self._doing = ""
@@ -253,7 +253,7 @@ class Publisher:
         group = WeightGroup(
             name=f"asyncrl-{self._plan.run_id}-{secrets.token_hex(4)}",
             address=self._plan.address,
-            port=self._pick_port(),
+            port=await self._pick_port(),
             world_size=1 + sum(members.values()),
             backend=self._plan.backend,
             timeout=self._plan.timeout,
@@ -262,6 +262,9 @@ class Publisher:
         self._group, self._members = group, members
         self._doing = f"joining the weight group of the trainer and {', '.join(members)}"
         await self._together(self._trainer.join(group), self._engines.join_weight_group(group))
+
+    async def _pick_here(self) -> int:
+        return free_port(self._plan.address)
 
     async def _send(self, version: int, manifest: WeightManifest) -> None:
         await self._together(
