@@ -68,6 +68,7 @@ class CheckpointEvaluation:
         self._facts: RunFacts = replace(
             config.facts(),
             device=preflight.resolve_device(core.device),
+            steps=0,
             model=str(self._model),
             run_dir=str(self.directory.path),
         )

@@ -13,7 +13,10 @@ from asyncrl_jsonl_task.eval_options import EvalFile, EvalSettings, SetName, Top
 
 
 class JsonLinesOptions(PluginOptions):
-    path: Path = Field(description="Training data: a file of JSON objects, one a line, or a directory of *.jsonl files.")
+    path: Path | None = Field(
+        None,
+        description="Training data: a file of JSON objects, one a line, or a directory of *.jsonl files. Only `asyncrl eval` needs none.",
+    )
     prompt_field: str = Field("prompt", min_length=1, description="Field with the prompt: text, or a list of chat messages.")
     answer_field: str = Field("answer", min_length=1, description="Field with the right answer: text or a number.")
     id_field: str = Field("", description="Field that names a row in messages, beside its file and line; empty for none.")

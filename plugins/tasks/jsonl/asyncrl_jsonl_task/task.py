@@ -24,6 +24,9 @@ from asyncrl_jsonl_task.order import Order
 from asyncrl_jsonl_task.rows import Fields, Row, read_rows
 from asyncrl_jsonl_task.text import Text, context_length, has_chat_template, most_tokens
 
+TRAINING = ""
+"""Names the training rows among those of the eval sets, each of which has a name."""
+
 
 class JsonLinesTask(Plugin):
     """Prompts and answers from the user's own files."""
@@ -39,6 +42,10 @@ class JsonLinesTask(Plugin):
     @hookimpl
     def check_run(self, run: RunFacts) -> None:
         """Read every file, so that a broken line is known before anything starts."""
+        if self.options.path is None and run.steps:
+            raise OptionError(
+                "the jsonl task has no training data", origin="task.path", remedy="set it to a file of JSON objects, one a line"
+            )
         rows = [row for _, found in self._read_all() for row in found]
         model = Path(run.model)
         if not self.options.chat_template:
@@ -62,11 +69,12 @@ class JsonLinesTask(Plugin):
             system_prompt=options.system_prompt,
         )
         self._context = context_length(model)
-        (_, train), *evals = self._read_all()
-        self._rows = self._short_enough(train, "task.path", self.run.max_new_tokens)
-        seed = self.run.seed if options.seed is None else options.seed
-        self._order = Order(len(self._rows), seed, shuffle=options.shuffle)
-        self._eval_sets = tuple(self._eval_set(name, rows) for name, rows in evals)
+        files = dict(self._read_all())
+        if TRAINING in files:
+            self._rows = self._short_enough(files.pop(TRAINING), "task.path", self.run.max_new_tokens)
+            seed = self.run.seed if options.seed is None else options.seed
+            self._order = Order(len(self._rows), seed, shuffle=options.shuffle)
+        self._eval_sets = tuple(self._eval_set(name, rows) for name, rows in files.items())
         if options.scorer != "exact":
             self._pool = ScoringPool(
                 f"asyncrl_jsonl_task.{options.scorer}_scorer:score",
@@ -100,8 +108,9 @@ class JsonLinesTask(Plugin):
             await self._pool.close()
 
     def _read_all(self) -> Iterable[tuple[str, list[Row]]]:
-        """The training rows under the name '', then those of each eval set."""
-        yield "", read_rows(self.options.path, self._fields, "task.path")
+        """The training rows, if there are any, then those of each eval set."""
+        if self.options.path is not None:
+            yield TRAINING, read_rows(self.options.path, self._fields, "task.path")
         for name in self.options.eval:
             yield name, read_rows(self.options.eval_set(name).path, self._fields, f"task.eval.{name}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ GOOD = {"prompt": "1+1=", "answer": "2"}
 Write = Callable[..., Path]
 
 
-def check(path: Path, run: RunFacts = RUN, **options: Any) -> None:
+def check(path: Path | None, run: RunFacts = RUN, **options: Any) -> None:
     JsonLinesTask(JsonLinesOptions(path=path, **options), run).check_run(run)
 
 
@@ -50,6 +51,15 @@ JsonLinesTask(JsonLinesOptions(path={str(write(GOOD))!r}, scorer="math"), run).c
 assert not {{"torch", "transformers", "sympy", "math_verify"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_only_evaluating_needs_no_training_data(write: Write) -> None:
+    evaluated = replace(RUN, steps=0)
+    check(None, evaluated, eval={"held-out": write(GOOD)})
+    with pytest.raises(OptionError, match=r"^task\.path: the jsonl task has no training data \(set it to a file of JSON objects"):
+        check(None, eval={"held-out": write(GOOD)})
+    with pytest.raises(DataError, match=r"^task\.eval\.hard: .*none\.jsonl does not exist$"):
+        check(None, evaluated, eval={"hard": Path("none.jsonl")})
 
 
 def test_a_missing_file_is_named_with_its_option(tmp_path: Path, write: Write) -> None:
@@ -133,7 +143,6 @@ def test_fields_are_named_by_options_and_a_byte_order_mark_is_no_fault(write: Wr
         ({"scoring_timeout": 0}, "greater than 0"),
         ({"eval": {"a/b": "x"}}, "pattern"),
         ({"promt_field": "x"}, "not permitted"),
-        ({"path": None}, "path"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ Write = Callable[..., Path]
 
 
 @asynccontextmanager
-async def opened(path: Path, model: Path, run: RunFacts = RUN, **options: Any) -> AsyncIterator[JsonLinesTask]:
+async def opened(path: Path | None, model: Path, run: RunFacts = RUN, **options: Any) -> AsyncIterator[JsonLinesTask]:
     before = psutil.Process().children()
     task = JsonLinesTask(JsonLinesOptions(path=path, **options), run)
     task.task_open(model)
@@ -33,6 +33,12 @@ async def opened(path: Path, model: Path, run: RunFacts = RUN, **options: Any) -
     finally:
         await task.task_close()
     assert set(psutil.Process().children()) <= set(before)
+
+
+async def test_without_training_data_there_are_the_eval_sets(write: Write, plain_model: Path) -> None:
+    async with opened(None, plain_model, eval={"held-out": write({"prompt": "1+1=", "answer": 2})}) as task:
+        (held_out,) = task.eval_sets()
+        assert [spelled(plain_model, prompt) for prompt in held_out.prompts] == ["1+1="]
 
 
 def finished(ids: list[int], status: Status = Status.COMPLETED) -> Sample:
