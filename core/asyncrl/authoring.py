@@ -39,7 +39,8 @@ class RunFacts:
 
     `synchronous` is whether the scheduler trains only on samples of the version about to be improved (`lockstep`).
     `max_sample_tokens` 0 stands for `max_new_tokens`, see `token_limit`; `buffer_bytes` and `log_bytes` 0 for no limit.
-    `steps` 0: nothing is trained, as in `asyncrl eval`. Empty `model` stands for the task's own model until it is known; empty `run_dir` for a run that has none (a simulation, a test).
+    `steps` 0 is that nothing is trained, as in `asyncrl eval`.
+    Empty `model` stands for the task's own model until it is known; empty `run_dir` for a run that has none (a simulation, a test).
     """
 
     batch_size: int
