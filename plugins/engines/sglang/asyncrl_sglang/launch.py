@@ -10,6 +10,7 @@ import runpy
 import socket
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 KEY_VARIABLE = "ASYNCRL_ENGINE_KEY"
@@ -50,11 +51,10 @@ def _require(key: str) -> None:
 
 def _open_store() -> Any:
     """Return the store at which the server's processes meet, on loopback: one that they open themselves listens on every address."""
-    from torch.distributed import TCPStore
-
+    torch = import_module("torch.distributed")  # SGLang's own, as this runs in its environment
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
+    store = torch.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
     os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"tcp://127.0.0.1:{port}"
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # so that torch opens none in rank 0
     sys.argv += ["--nccl-port", str(port)]  # for versions that do not know the first variable
