@@ -19,6 +19,8 @@ def test_slope_is_that_of_a_line() -> None:
 def test_what_goes_up_and_comes_down_again_does_not_grow() -> None:
     bursts = series(*([4.0, 4.0, 4.0, 72.0] * 10), *([4.0, 72.0, 72.0, 72.0] * 10))
     assert bursts.slope > 0 == bursts.growth
+    busier = series(*([4.0, 4.0, 4.0, 72.0] * 10), *([72.0] * 40))
+    assert busier.outermost(min).slope > 0 == busier.growth
     leaking = series(*(4.0 + number // 4 + 68.0 * (number % 4 == 3) for number in range(80)))
     assert leaking.growth == pytest.approx(20.0, abs=2.0)
 

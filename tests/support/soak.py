@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,26 +46,30 @@ class Series:
         both = zip(self.times, self.values, strict=True)
         return sum((at - mean_time) * (value - mean) for at, value in both) / spread if spread else 0.0
 
-    def floors(self) -> Series:
-        """The least value of each tenth of the time: what goes up and comes down again, such as connections, is no leak."""
-        if not self.times:
-            return Series()
+    def outermost(self, choose: Callable[..., tuple[float, float]]) -> Series:
+        """The least (`min`) or greatest (`max`) value of each tenth of the time."""
         length = (self.times[-1] - self.times[0]) / TENTHS or 1.0
-        least: dict[int, tuple[float, float]] = {}
+        chosen: dict[int, tuple[float, float]] = {}
         for value, at in zip(self.values, self.times, strict=True):
             tenth = min(TENTHS - 1, int((at - self.times[0]) / length))
-            least[tenth] = min(least.get(tenth, (value, at)), (value, at))
-        return Series([at for _, at in least.values()], [value for value, _ in least.values()])
+            chosen[tenth] = choose(chosen.get(tenth, (value, at)), (value, at))
+        return Series([at for _, at in chosen.values()], [value for value, _ in chosen.values()])
 
     @property
     def growth(self) -> float:
-        """What the floors' slope adds up to over the whole time."""
-        return self.floors().slope * (self.times[-1] - self.times[0]) if self.times else 0.0
+        """What slope adds up to over the whole time, of the least or of the greatest values, whichever grow less.
+
+        A leak raises both. What goes up and comes down again, such as connections, raises one of them at most.
+        """
+        if not self.times:
+            return 0.0
+        slope = min(self.outermost(min).slope, self.outermost(max).slope)
+        return slope * (self.times[-1] - self.times[0])
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How one quantity of one process went on in the second half: slope of all values, growth of the least ones."""
+    """How one quantity of one process went on in the second half: slope of all values, growth of the outermost ones."""
 
     process: str
     quantity: str
