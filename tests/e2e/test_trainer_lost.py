@@ -40,11 +40,13 @@ def test_a_run_that_loses_ranks_ends_with_the_weights_of_one_that_does_not(start
     run = start(*FLAGS, "--trainer-timeout", "60", name="lossy")
     run.patience = PATIENCE
     run.wait_for_step(1)
+    server = run.one("engine")
     lose_a_rank(run, signal.SIGKILL)
     run.wait_until(lambda: 3 in steps_in(run.directory / "checkpoints"), "a checkpoint")
     lose_a_rank(run, signal.SIGKILL)
     run.wait_for_step(4)
     lose_a_rank(run, signal.SIGSTOP)
+    assert run.one("engine") == server, "it stays, and with it what it had loaded"
     assert run.wait() == 0, run.output
     assert "Traceback" not in run.output
     assert run.left_behind() == []

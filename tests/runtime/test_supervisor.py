@@ -188,8 +188,9 @@ def run(
     max_restarts: int = 3,
     fail: tuple[int, ...] = (0, 0),
     evaluates: bool = False,
+    kept: bool = False,
 ) -> Outcome:
-    """Train while engines go through `events`: (seconds, engine, die or hang)."""
+    """Train while engines go through `events`: (seconds, engine, die or hang). `kept` engines serve what a lost trainer had taught them."""
 
     async def main() -> Outcome:
         clock = asyncio.get_running_loop()
@@ -200,6 +201,11 @@ def run(
         world = World(made, service, evaluates=pool if evaluates else None)
         servers = [Server(engine, fail=count) for engine, count in zip(made, fail, strict=False)]
         supervisor = Supervisor(servers, world, world, max_restarts=max_restarts, hang_timeout=30.0)
+        if kept:
+            supervisor.leave_out([engine.name for engine in made])
+        for engine in made if kept else ():
+            engine.publish(7)
+            engine.fit = engine.trusted = engine.alive = False
 
         async def reported(step: int, report: StepReport, times: StepTimes) -> None:
             service.check()
@@ -249,6 +255,13 @@ def test_whatever_happens_when_no_request_goes_to_an_engine_without_the_weights(
     rng = random.Random(seed)
     events = [(rng.uniform(0.0, 200.0), rng.randrange(2), rng.choice(["die", "hang"])) for _ in range(6)]
     run(*events, steps=30, interval=interval, max_restarts=20, fail=(seed % 2, 0)).check(30)
+
+
+@pytest.mark.parametrize("events", [(), ((0.5, 0, "die"),), ((1.0, 0, "hang"), (1.0, 1, "die"))])
+def test_engines_that_are_kept_when_the_run_goes_back_get_its_weights_before_any_request(events: tuple[Any, ...]) -> None:
+    outcome = run(*events, steps=8, kept=True)
+    outcome.check(8)
+    assert outcome.world.reached[0][0] == 0
 
 
 def test_the_other_engine_generates_while_one_is_started_again() -> None:

@@ -63,9 +63,12 @@ class Rank:
         return Method(self, name)
 
 
+def group(*ranks: Rank) -> TrainerGroup:
+    return TrainerGroup(ranks.__getitem__, len(ranks), bind="0.0.0.0", timeout=TIMEOUT)
+
+
 def exported(*ranks: Rank) -> None:
-    group = TrainerGroup(ranks, bind="127.0.0.1", timeout=TIMEOUT)
-    run_virtual(group.export(Path("nowhere")))
+    run_virtual(group(*ranks).export(Path("nowhere")))
 
 
 def test_a_dead_rank_is_named() -> None:
@@ -101,9 +104,9 @@ def test_an_exception_while_all_ranks_are_there_is_raised_as_it_is(error: Except
 
 
 def test_nothing_is_lost_while_all_are_there_however_busy() -> None:
-    assert run_virtual(TrainerGroup([Rank(busy=True), Rank()], bind="127.0.0.1", timeout=TIMEOUT).lost()) == ""
+    assert run_virtual(group(Rank(busy=True), Rank()).lost()) == ""
 
 
 def test_where_engines_meet_rank_0_is_said_by_its_own_node() -> None:
-    group = TrainerGroup([Rank(), Rank(busy=True)], bind="0.0.0.0", timeout=TIMEOUT)
-    assert (run_virtual(group.address()), run_virtual(group.free_port())) == ("10.0.0.2", 4711)
+    trainer = group(Rank(), Rank(busy=True))
+    assert (run_virtual(trainer.address()), run_virtual(trainer.free_port())) == ("10.0.0.2", 4711)

@@ -56,7 +56,7 @@ async def take_over(engine: EngineClient, served: Served) -> bool:
 async def _misfit(engine: EngineClient, served: Served) -> str:
     """Return why the engine's weights can't be trusted, or ''."""
     if engine.name in served.doubtful:
-        return "the last update may not have reached it whole"
+        return f"it may serve something else than version {served.version}"
     if (version := await engine.served_version()) not in (None, served.version):
         return f"it serves version {version} instead of {served.version}"
     if engine.comparable_digest and await engine.digest() != served.digest:

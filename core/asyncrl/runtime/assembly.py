@@ -20,7 +20,7 @@ from asyncrl.network import require_reachable
 from asyncrl.rollout.saved_groups import Arrays
 from asyncrl.runtime.base import Base, Job
 from asyncrl.runtime.cluster import Cluster
-from asyncrl.runtime.engine_group import EngineGroup
+from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.evaluation import make_evaluation
 from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.reporter import Reporter, declared_metrics
@@ -28,7 +28,7 @@ from asyncrl.runtime.resume import begin_again, saved_identity, saved_step
 from asyncrl.runtime.rollout_actor import RolloutSetup
 from asyncrl.runtime.rollout_handle import RolloutHandle, rollout_maker
 from asyncrl.runtime.supervisor import Supervisor
-from asyncrl.runtime.trainer_group import TrainerGroup, make_ranks
+from asyncrl.runtime.trainer_group import TrainerGroup, rank_maker
 from asyncrl.runtime.watchdog import Watchdog, report_of
 from asyncrl.training.checkpoints import RunCheckpoints
 from asyncrl.training.interfaces import TrainerFacts
@@ -43,12 +43,10 @@ class Assembly:
     """Starts what a job needs, in order, and trains.
 
     Attributes:
-        engines: the rollout engines, once there are any.
-        trainer: likewise.
+        trainer: once there is one.
     """
 
     def __init__(self, job: Job, base: Base, interrupts: Interrupts) -> None:
-        self.engines: EngineGroup | None = None
         self.trainer: TrainerGroup | None = None
         self._job = job
         self._base = base
@@ -63,9 +61,8 @@ class Assembly:
         stack.callback(remove_partial, job.directory.checkpoints)  # when no rank is left that could write to one
         watchdog.elsewhere = lambda: cluster.ask_other_nodes(report_of, str(job.directory.path))
         trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
-        assert self.engines is not None
         supervisor = Supervisor(
-            self.engines.servers,
+            self._base.engines.servers,
             rollout,
             publisher,
             max_restarts=core.max_engine_restarts,
@@ -183,7 +180,8 @@ class Assembly:
         job.host.observe("log_start", header=header)
         for note in job.config.notes:
             log.info("%s", note)
-        log.info("run directory %s; device %s; starting %d engine(s)", job.directory.path, job.facts.device, job.core.num_engines)
+        engines = f"{'keeping' if job.again else 'starting'} {job.core.num_engines} engine(s)"
+        log.info("run directory %s; device %s; %s", job.directory.path, job.facts.device, engines)
         return kept_step
 
     async def _start_processes(
@@ -193,25 +191,15 @@ class Assembly:
         number of parameters, the rollout actor, and the publisher between them."""
         job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
         specs = job.config.specs
-        self.engines = engines = EngineGroup(cluster, 0, specs, facts)
-        stack.push_async_callback(engines.stop)
         self.trainer = trainer = TrainerGroup(
-            make_ranks(cluster, core.num_engines, specs, facts), bind=core.bind, timeout=core.trainer_timeout
+            rank_maker(cluster, core.num_engines, specs, facts), core.trainer_ranks, bind=core.bind, timeout=core.trainer_timeout
         )
         stack.push_async_callback(_quietly(trainer.close, "closing the trainer"))
-        rollout = RolloutHandle(rollout_maker(specs, facts), job.restarts, last_words=cluster.last_words)
+        rollout = RolloutHandle(rollout_maker(cluster, specs, facts), job.restarts, last_words=cluster.last_words)
         try:
             _, addresses, (opened, digest) = await asyncio.gather(
                 rollout.open_task(job.model, core.eval_sets, core.start_timeout, evaluates=core.eval_interval > 0),
-                engines.start(
-                    resumed.stored.model if resumed else job.model,
-                    restart_model=job.model,
-                    bind=core.bind,
-                    api_key=self._base.api_key,
-                    base_port=core.base_port,
-                    log_dir=job.directory.path / "logs",
-                    timeout=core.start_timeout,
-                ),
+                self._start_engines(),
                 self._open_trainer(trainer),
             )
         except BaseException:
@@ -236,6 +224,7 @@ class Assembly:
             digest=digest,
             restart_digest=opened.digest,
             recorded=resumed.stored.run["rollout"]["recorded"] if resumed else 0,
+            kept=job.again,
         )
         await rollout.open(setup, addresses, core.start_timeout)
         if resumed:
@@ -265,6 +254,21 @@ class Assembly:
                 self._job.totals.engines_in_eval += self._job.totals.engines - before
 
         return evaluate
+
+    async def _start_engines(self) -> list[EngineAddress]:
+        """Start the engines with the weights of the beginning, or of the checkpoint. Those that are there are kept, whatever they serve."""
+        job, core, engines = self._job, self._job.core, self._base.engines
+        if job.again:
+            return engines.addresses()
+        return await engines.start(
+            job.resumed.stored.model if job.resumed else job.model,
+            restart_model=job.model,
+            bind=core.bind,
+            api_key=self._base.api_key,
+            base_port=core.base_port,
+            log_dir=job.directory.path / "logs",
+            timeout=core.start_timeout,
+        )
 
     async def _open_trainer(self, trainer: TrainerGroup) -> tuple[TrainerFacts, str]:
         """Return what the trainer says of the model, and the digest of the weights with which training begins or goes on."""

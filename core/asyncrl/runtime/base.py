@@ -1,4 +1,5 @@
-"""What a run stands on, and keeps when it goes back to a checkpoint: the Ray cluster, and what clears away whatever is left of it."""
+"""What a run stands on, and keeps when it goes back to a checkpoint: the Ray cluster, the engines, whose servers may take minutes to load
+a model, and what clears away whatever is left of them."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from asyncrl.rollout.engine import EngineNeeds
 from asyncrl.run_options import RunOptions
 from asyncrl.runtime.cluster import Cluster
 from asyncrl.runtime.directory import RunDirectory
+from asyncrl.runtime.engine_group import EngineGroup
 from asyncrl.runtime.eval_plan import EvalEnginePlan
 from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.janitor import Janitor
@@ -61,19 +63,21 @@ class Job:
 @dataclass(frozen=True)
 class Base:
     """Attributes:
+    engines: the rollout engines; the first attempt starts them.
     run_id: names what is the run's in places that are shared.
     api_key: what its servers require; '' for nothing.
     staging: the directory of exported snapshots.
     """
 
     cluster: Cluster
+    engines: EngineGroup
     run_id: str
     api_key: str = field(repr=False)
     staging: Path
 
 
 async def start_base(job: Job, interrupts: Interrupts, stack: contextlib.AsyncExitStack) -> Base:
-    """Start Ray and reserve a place for every actor that needs one; it ends with the stack."""
+    """Start Ray and reserve a place for every actor that needs one; it ends with the stack, and so do the engines."""
     core, facts, run_id = job.core, job.facts, secrets.token_hex(6)
     engine_needs: EngineNeeds = job.host.one("engine_needs")()
     rank_needs = EngineNeeds(gpus=1 if facts.device == "cuda" else 0, cpus=1)
@@ -89,4 +93,6 @@ async def start_base(job: Job, interrupts: Interrupts, stack: contextlib.AsyncEx
     await cluster.start(core.start_timeout)
     interrupts.install()
     await cluster.reserve(core.start_timeout)
-    return Base(cluster, run_id, key_for(core.bind), staging)
+    engines = EngineGroup(cluster, 0, job.config.specs, facts)
+    stack.push_async_callback(engines.stop)
+    return Base(cluster, engines, run_id, key_for(core.bind), staging)

@@ -36,7 +36,7 @@ SLOW_NODE = "timed out during startup"
 OTHERS_SECONDS = 20.0
 RAY_LOG_BYTES = 64 * 2**20  # of each of Ray's own logs, which are gone with the run
 OBJECT_STORE_BYTES = 2 * 2**30
-NODE_DIED = "its node has died"
+NODE_DIED, NEVER_RAN = "its node has died", "The actor never ran"
 """How Ray says it."""
 
 
@@ -188,11 +188,16 @@ class Cluster:
         """Return the `.options(…)` that puts an actor into its bundle."""
         need = self._bundles[bundle]
         if not _takes(need):  # Ray knows no empty bundles
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            return {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": here}
+            return self.here()
         index = sum(map(_takes, self._bundles[:bundle]))
         strategy = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=index)
         return {"num_cpus": need.cpus, "num_gpus": need.gpus, "scheduling_strategy": strategy}
+
+    def here(self) -> dict[str, Any]:
+        """Return the `.options(…)` that put an actor beside the controller, and take nothing that the cluster counts. Ray would put it on
+        any node: one that does not reach the run's servers, or whose loss would take the batch along that the trainer has."""
+        node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": node}
 
     def ask_other_nodes(self, function: Callable[..., T], *arguments: Any) -> list[T]:
         """Call a function on every other node of a cluster that was joined; return the answers that came within seconds. In any thread."""
@@ -251,6 +256,26 @@ async def ask(reference: Awaitable[T], what: str, timeout: float | None = None, 
         raise DeadlineExceeded(f"{what} gave no answer within {timeout:g} s") from None
     finally:
         wait.end()
+
+
+async def placed(actor: Any, make: Callable[[], Any], what: str, timeout: float) -> Any:
+    """Return the actor once it runs, or another of `make`: Ray places actors on a node that is gone until it has noticed that.
+
+    Raises:
+        ActorLost: it ran, and its process died.
+        DeadlineExceeded: it found no place within `timeout` seconds.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout
+    while True:
+        try:
+            await ask(actor.__ray_ready__.remote(), what, deadline - clock())
+            return actor
+        except ActorLost as lost:
+            if not all(words in str(lost.__cause__) for words in (NODE_DIED, NEVER_RAN)):
+                raise
+            log.warning("%s was placed on a node that is gone; it is placed again", what)
+            actor = make()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from asyncrl.authoring import RunFacts
 from asyncrl.errors import AsyncrlError, DeadlineExceeded
 from asyncrl.plugins import PluginSpec
 from asyncrl.rollout.engine import EnginePlace
-from asyncrl.runtime.cluster import Cluster, ask
+from asyncrl.runtime.cluster import Cluster, ask, placed
 from asyncrl.runtime.engine_actor import EngineActor, EngineAddress, EngineJob
 from asyncrl.runtime.last_words import last_lines
 from asyncrl.runtime.supervisor import Look
@@ -72,6 +72,10 @@ class EngineGroup:
         ]
         return list(await asyncio.gather(*(server.start() for server in self.servers)))
 
+    def addresses(self) -> list[EngineAddress]:
+        """Return where each engine answers, or did at last."""
+        return [server.address for server in self.servers]
+
     async def log_tails(self) -> str:
         """Return the last log lines of each engine whose server has ended."""
         return "\n".join(filter(None, await asyncio.gather(*(server.tail() for server in self.servers))))
@@ -83,6 +87,9 @@ class EngineGroup:
 
 class EngineServer:
     """One engine's server and the actor that owns it; both can be started again.
+
+    Attributes:
+        address: where it answers, or did at last, once it was started.
 
     Args:
         make_actor: returns a new actor in the engine's place.
@@ -98,6 +105,7 @@ class EngineServer:
         self._restart_model = restart_model
         self._actor: Any = make_actor()
         self._started = False
+        self._adrift = False  # its actor is in the middle of a start that nobody waits for any more
 
     async def start(self) -> EngineAddress:
         """Start the server, after ending what is left of a former one; an actor that is gone or does not answer is replaced.
@@ -110,12 +118,18 @@ class EngineServer:
             if await self._state() in ("dead", "silent"):
                 await asyncio.to_thread(ray.kill, self._actor)
                 self._actor = self._make_actor()
+                self._adrift = False
         self._started = True
+        self._actor = await placed(self._actor, self._make_actor, self.name, self._timeout)
         try:
-            address: EngineAddress = await ask(self._actor.start.remote(self._job), self.name, self._timeout + SPARE_SECONDS)
+            self.address: EngineAddress = await ask(self._actor.start.remote(self._job), self.name, self._timeout + SPARE_SECONDS)
+        except asyncio.CancelledError:
+            self._adrift = True
+            raise
         except DeadlineExceeded as late:
+            self._adrift = True
             raise DeadlineExceeded(f"{late.message}; its log ends with\n{await self._last_lines()}") from None
-        return address
+        return self.address
 
     async def look(self) -> Look:
         """Whether the server answers, does not answer within seconds, or is gone."""
@@ -146,6 +160,8 @@ class EngineServer:
 
     async def _state(self) -> str:
         """``running`` and ``ended`` are the server's, ``silent`` and ``dead`` its actor's."""
+        if self._adrift:
+            return "dead"
         try:
             return "running" if await ask(self._actor.running.remote(), self.name, LOOK_SECONDS) else "ended"
         except DeadlineExceeded:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from asyncrl.errors import AsyncrlError, EvalSkip
 from asyncrl.rollout.engine import EnginePlace
@@ -190,11 +189,7 @@ def engine_job(plan: EvalEnginePlan, index: int, model: Path, bind: str, api_key
 
 def _actor_maker(plan: EvalEnginePlan, cluster: Cluster, bundle: int) -> Callable[[], Any]:
     def make() -> Any:
-        if plan.needs:
-            where = cluster.place(bundle)
-        else:  # beside the controller, and without GPUs of the cluster's
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            where = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": here}
+        where = cluster.place(bundle) if plan.needs else cluster.here()
         return ray.remote(EngineActor).options(**where).remote([plan.spec], plan.facts)
 
     return make

@@ -34,6 +34,7 @@ class Evaluation:
 
     Args:
         specs: the run's plugins.
+        place: the `.options(…)` that say where the evaluator is.
         engines: the backend's own; None when it has none.
         timeout: seconds in which the evaluator must have opened.
         add_metrics: takes the metrics that come from the evaluator.
@@ -46,6 +47,7 @@ class Evaluation:
         setup: EvalSetup,
         engines: EvalEngines | None,
         *,
+        place: dict[str, Any],
         timeout: float,
         add_metrics: Callable[[Delta], None],
     ) -> None:
@@ -53,6 +55,7 @@ class Evaluation:
         self._facts = facts
         self._setup = setup
         self._engines = engines
+        self._place = place
         self._timeout = timeout
         self._actor: Any = None
         self._opening: asyncio.Task[None] | None = None
@@ -121,7 +124,7 @@ class Evaluation:
                 await self._engines.close()
 
     def _begin(self) -> None:
-        remote = ray.remote(EvalActor).options(num_cpus=0, max_concurrency=1000)
+        remote = ray.remote(EvalActor).options(**self._place, max_concurrency=1000)
         self._actor = remote.remote(self._specs, self._facts)
         self._opening = asyncio.ensure_future(ask(self._actor.open.remote(self._setup), f"{WHO} to open", self._timeout))
         self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # told at the next point
@@ -198,4 +201,4 @@ def make_evaluation(
         wait_warning=core.wait_warning,
         shown_samples=core.eval_samples,
     )
-    return Evaluation(specs, facts, setup, engines, timeout=core.start_timeout, add_metrics=add_metrics)
+    return Evaluation(specs, facts, setup, engines, place=cluster.here(), timeout=core.start_timeout, add_metrics=add_metrics)

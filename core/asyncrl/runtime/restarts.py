@@ -5,6 +5,7 @@
 | an engine's server or actor  | a new server, given the present weights               | `max_engine_restarts` each | `supervisor.py`     |
 | the rollout actor            | a new one, from the books; the trainer goes on        | `max_restarts`             | `rollout_handle.py` |
 | a trainer rank               | all ranks; the run goes on from the newest checkpoint | together with the former   | `run.py`            |
+| a node of several            | what was on it, elsewhere, as in the other lines      |                            | `cluster.py`        |
 | the evaluator                | a new one, for the next point                         | each time                  | `evaluation.py`     |
 | the command                  | nothing; what is left is cleared away                 |                            | `janitor.py`        |
 

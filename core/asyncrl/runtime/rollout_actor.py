@@ -43,7 +43,7 @@ from asyncrl.training.interfaces import TrainingBatch
 class RolloutSetup:
     """Everything the actor needs to open. `version` and `digest` are of what the engines serve at first, `restart_digest` of what a server
     starts with later; `recorded` is how many groups the trace has already, and `traced` which open prompts are among them; `log_dir`,
-    `start_timeout` and `max_engine_restarts` are for a router."""
+    `start_timeout` and `max_engine_restarts` are for a router. `kept` engines had another rollout actor, and may serve anything."""
 
     model: Path
     vocab_size: int
@@ -61,6 +61,7 @@ class RolloutSetup:
     restart_digest: str = ""
     recorded: int = 0
     traced: frozenset[int] = frozenset()
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,9 @@ class RolloutActor:
         """Connect to the engines, the task being open. Return those that get no requests until an update has reached them: servers that
         ran already, which may serve anything, such as what an earlier run has left there."""
         await self._begin(setup, addresses)
+        if setup.kept:
+            every = frozenset(address.name for address in addresses)
+            return await self._take_engines_over(Served(setup.version, setup.digest, doubtful=every))
         attached = [address.name for address in addresses if not address.spec.argv]
         if setup.version:
             started = [engine for engine in self._engines if engine.name not in attached]
@@ -169,13 +173,18 @@ class RolloutActor:
             the engines that get no requests until an update has reached them.
         """
         await self._begin(setup, addresses)
-        misfits = await self._weights.take_over(served)
-        if self._front is not None:
-            await self._front.leave_out()
+        misfits = await self._take_engines_over(served)
         restore_plugins(self._host, plugins)
         self._service.rebuild(record, held)
         self._service.on_published(served.version)
         self._version = served.version
+        return misfits
+
+    async def _take_engines_over(self, served: Served) -> list[str]:
+        """Go on with engines that another actor had; return those that get no requests until an update has reached them."""
+        misfits = await self._weights.take_over(served)
+        if self._front is not None:
+            await self._front.leave_out()
         return misfits
 
     async def _connect(self, setup: RolloutSetup) -> tuple[EnginePool, Front | None]:

@@ -24,7 +24,7 @@ from asyncrl.rollout.engine import PauseMode
 from asyncrl.rollout.record import HandedOut, Record
 from asyncrl.rollout.saved_groups import Arrays
 from asyncrl.rollout.takeover import Served
-from asyncrl.runtime.cluster import ask
+from asyncrl.runtime.cluster import Cluster, ask
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.lasting_actor import LastingActor, kill
 from asyncrl.runtime.restarts import Restarts
@@ -43,9 +43,9 @@ class RolloutHandleMetrics(MetricSet):
     restarts = Counter("Times the rollout actor was made anew", unit="restarts", axis=Axis.WALL_SECONDS)
 
 
-def rollout_maker(specs: Sequence[PluginSpec], facts: RunFacts) -> Callable[[], Any]:
+def rollout_maker(cluster: Cluster, specs: Sequence[PluginSpec], facts: RunFacts) -> Callable[[], Any]:
     """Return what makes a rollout actor."""
-    remote = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1000)
+    remote = ray.remote(RolloutActor).options(**cluster.here(), max_concurrency=1000)
     return lambda: remote.remote(list(specs), facts)
 
 

@@ -175,7 +175,7 @@ class _Run:
             except (EngineError, PublicationError) as error:
                 if lost := await assembly.trainer.lost() if assembly.trainer else "":
                     raise TrainerLost(lost) from error
-                tails = await assembly.engines.log_tails() if assembly.engines else ""
+                tails = await base.engines.log_tails()
                 raise (type(error)(f"{error.message}\n{tails}") if tails else error) from error
 
     def _go_back(self, job: Job, lost: TrainerLost) -> Job:

@@ -6,7 +6,8 @@ A rank that dies or hangs makes the others fail or wait, so whatever a call ends
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import ray
 from asyncrl.authoring import RunFacts
 from asyncrl.errors import ActorLost, AsyncrlError, DeadlineExceeded, TrainerLost
 from asyncrl.plugins import PluginSpec
-from asyncrl.runtime.cluster import Cluster, ask
+from asyncrl.runtime.cluster import Cluster, ask, placed
 from asyncrl.runtime.trainer_actor import TrainerActor
 from asyncrl.training.interfaces import Exported, StepReport, TrainerFacts, TrainerPlace, WeightGroup, WeightManifest
 
@@ -23,19 +24,18 @@ CLOSE_SECONDS = 20.0
 LOOK_SECONDS = 15.0
 
 
-def make_ranks(cluster: Cluster, first_bundle: int, specs: Sequence[PluginSpec], facts: RunFacts) -> list[Any]:
-    """Return an actor for each rank; rank i sits in bundle `first_bundle + i`."""
+def rank_maker(cluster: Cluster, first_bundle: int, specs: Sequence[PluginSpec], facts: RunFacts) -> Callable[[int], Any]:
+    """Return what makes the actor of a rank; rank i sits in bundle `first_bundle + i`."""
     remote = ray.remote(concurrency_groups={"control": 1, "writing": 1, "look": 1})(TrainerActor)
-    return [
-        remote.options(**cluster.place(first_bundle + rank)).remote(list(specs), facts) for rank in range(facts.trainer_ranks)
-    ]
+    return lambda rank: remote.options(**cluster.place(first_bundle + rank)).remote(list(specs), facts)
 
 
 class TrainerGroup:
     """Satisfies the training loop's `Trainer` and the publisher's and checkpoints' views of it.
 
     Args:
-        ranks: the actors (see `make_ranks`).
+        make: returns a new actor for a rank (see `rank_maker`).
+        ranks: how many there are.
         bind: address at which rank 0 listens for the others.
         timeout: seconds that a call may take, and a rank may wait for the others, before the trainer counts as hanging.
 
@@ -43,8 +43,9 @@ class TrainerGroup:
         TrainerLost: from every call, when a rank died or hangs; names it. Any other error is what a rank raised, all being there.
     """
 
-    def __init__(self, ranks: Sequence[Any], *, bind: str, timeout: float) -> None:
-        self._ranks = list(ranks)
+    def __init__(self, make: Callable[[int], Any], ranks: int, *, bind: str, timeout: float) -> None:
+        self._make = make
+        self._ranks = [make(rank) for rank in range(ranks)]
         self._bind = bind
         self._timeout = timeout
         self._broken = self._saving = False
@@ -52,6 +53,10 @@ class TrainerGroup:
 
     async def open(self, model: Path, facts: RunFacts, *, timeout: float) -> TrainerFacts:
         """Form the process group and load the model on every rank, within `timeout` seconds."""
+        self._ranks = await self._together(
+            (placed(actor, partial(self._make, rank), _name(rank), timeout) for rank, actor in enumerate(self._ranks)),
+            "start_timeout",
+        )
         address, port = (await self._gather([self._ranks[0].rendezvous.remote(self._bind)], timeout, "start_timeout"))[0]
         places = [
             TrainerPlace(
@@ -161,16 +166,23 @@ class TrainerGroup:
     async def _gather(
         self, references: Sequence[Any], timeout: float, option: str = "trainer_timeout", *, told: str = ""
     ) -> list[Any]:
-        """Wait for every rank; the first failure is raised at once, for the others may wait for the failed one.
+        """Wait for an answer of every rank.
 
         Args:
             option: sets `timeout`.
             told: as in `ask`.
         """
-        tasks = [
-            asyncio.ensure_future(ask(reference, _name(rank), timeout, told=told and f"{told} from {_name(rank)}"))
-            for rank, reference in enumerate(references)
-        ]
+        return await self._together(
+            (
+                ask(reference, _name(rank), timeout, told=told and f"{told} from {_name(rank)}")
+                for rank, reference in enumerate(references)
+            ),
+            option,
+        )
+
+    async def _together(self, waits: Iterable[Awaitable[Any]], option: str) -> list[Any]:
+        """Wait for every rank; the first failure is raised at once, for the others may wait for the failed one."""
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
             return await asyncio.gather(*tasks)
         except ActorLost as error:
