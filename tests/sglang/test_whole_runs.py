@@ -91,15 +91,11 @@ def held(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("number", "method", "mode"),
-    [(signal.SIGKILL, "broadcast", "retract"), (signal.SIGSTOP, "disk", "in_place")],
-    ids=["killed", "hung"],
-)
-def test_one_of_two_servers_comes_back_and_the_run_ends_whole(start, tmp_path: Path, number: int, method: str, mode: str) -> None:
+@pytest.mark.parametrize(("number", "method"), [(signal.SIGKILL, "broadcast"), (signal.SIGSTOP, "disk")], ids=["killed", "hung"])
+def test_one_of_two_servers_comes_back_and_the_run_ends_whole(start, tmp_path: Path, number: int, method: str) -> None:
     """Its requests are answered by the other; it gets none before the present weights have reached it."""
     steps = 12
-    way = ("--publish-method", method, "--publish-mode", mode, "--engine-hang-timeout", "60", "--max-engine-restarts", "9")
+    way = ("--publish-method", method, "--engine-hang-timeout", "60", "--max-engine-restarts", "9")
     flags = ("--num-engines", "2", "--steps", str(steps), "--save-interval", "4", *way, *HELD, *OBSERVED)
     run = start(*flags, env=held(tmp_path / "site"))
     run.wait_for_step(2)
@@ -131,13 +127,12 @@ def test_a_server_that_cannot_be_started_again_ends_the_run_with_its_own_words(s
     gone.touch()
     Owned(run, "engine-0").send(signal.SIGKILL)
     assert run.wait() == 1, run.output
-    error = run.output[run.output.index("asyncrl: error:") :]
-    told = error.splitlines()[0]
+    error = run.output[run.output.index("asyncrl: error:") :].strip()
     assert (
-        "no engine is left, and each was started again 1 times (max_engine_restarts): engine-0: the engine's server ended" in told
+        "no engine is left, and each was started again 1 times (max_engine_restarts): engine-0: the engine's server ended"
+        in error
     )
-    assert "/no/disk" in told, "it lacks the server's own words"
-    assert "engine-0 ended:\n" in error
-    assert "Traceback" not in run.output.replace(error, "")
+    assert "'/no/disk'" in error and "logs/engine-0.txt" in error, "it lacks the server's own words, or where there are more"
+    assert "\n" not in error and "Traceback" not in run.output
     assert run.summary["outcome"] == "failed"
     assert run.left_behind() == []
