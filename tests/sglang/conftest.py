@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.sglang)
             item.add_marker(pytest.mark.timeout(1800))
     own = {here / "test_start.py": 0, here / "test_conformance.py": 0}  # before there are shared servers
-    order = own | {here / "test_demo.py": 2}  # after them
+    order = own | {here / f"test_{name}.py": 2 for name in ("attached", "demo", "whole_runs")}  # after them
     items.sort(key=lambda item: order.get(item.path, 1))
 
 
