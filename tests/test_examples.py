@@ -24,7 +24,7 @@ from asyncrl.options import RunConfig, resolve
 from asyncrl.plugins import build_host
 from asyncrl.runtime import engine_actor
 from asyncrl.runtime.engine_actor import EngineActor, EngineJob
-from asyncrl.runtime.eval_engines import _job
+from asyncrl.runtime.eval_engines import engine_job
 from asyncrl.runtime.eval_plan import plan_eval_engines
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +90,7 @@ def engine_lines(config: RunConfig) -> Iterator[str]:
         yield from described(f"engine-{index}", actor, EngineJob(f"engine-{index}", place), host.one("engine_needs")())
     plan = plan_eval_engines(config, host, facts) if config.core.eval_interval else None
     for index in range(plan.engines.count if plan else 0):
-        job = _job(plan, index, Path("MODEL"), config.core.bind, api_key, Path("LOG"))
+        job = engine_job(plan, index, Path("MODEL"), config.core.bind, api_key, Path("LOG"))
         needs = plan.needs[index] if plan.needs else None
         yield from described(job.name, EngineActor([plan.spec], plan.facts), job, needs)
 
