@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,11 +36,13 @@ FLAGS = (
 class Nodes:
     """A cluster on this machine: a head on which nothing that needs a CPU is placed, and nodes that come and go."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, temp_dir: str) -> None:
         from ray.cluster_utils import Cluster
 
         self.mark = mark
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "temp_dir": temp_dir}
+        )
 
     def add(self, *cpus: int) -> None:
         """Add a node with so many CPUs, or several."""
@@ -63,9 +66,12 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     mark = f"mark-{secrets.token_hex(16)}"
     for name, value in {"ASYNCRL_TEST_MARK": mark, "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_worker_niceness": "0"}.items():
         monkeypatch.setenv(name, value)
-    nodes = Nodes(mark)
-    yield nodes
-    nodes.cluster.shutdown()
+    with tempfile.TemporaryDirectory(
+        prefix="n-", dir="/tmp", ignore_cleanup_errors=True
+    ) as temp_dir:  # short: sockets are made in it
+        nodes = Nodes(mark, temp_dir)
+        yield nodes
+        nodes.cluster.shutdown()
 
 
 def test_what_was_on_a_lost_node_is_placed_on_another(start: Any, nodes: Nodes) -> None:
