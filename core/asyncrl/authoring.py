@@ -40,6 +40,7 @@ class RunFacts:
     `synchronous` is whether the scheduler trains only on samples of the version about to be improved (`lockstep`).
     `max_sample_tokens` 0 stands for `max_new_tokens`, see `token_limit`; `buffer_bytes` and `log_bytes` 0 for no limit.
     `steps` 0 is that nothing is trained, as in `asyncrl eval`.
+    `publish_method` is how new weights come to the engines: ``disk``, as always for those that only evaluate, or ``broadcast``.
     Empty `model` stands for the task's own model until it is known; empty `run_dir` for a run that has none (a simulation, a test).
     """
 
@@ -49,6 +50,7 @@ class RunFacts:
     steps: int
     seed: int = 0
     publish_interval: int = 1
+    publish_method: str = "disk"
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1

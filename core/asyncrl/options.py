@@ -78,6 +78,7 @@ class RunConfig:
             steps=core.steps,
             seed=core.seed,
             publish_interval=core.publish_interval,
+            publish_method=core.publish_method,
             temperature=core.temperature,
             top_p=core.top_p,
             top_k=core.top_k,

@@ -64,6 +64,10 @@ def test_servers_of_a_backend_are_bound_where_the_run_says_and_require_its_key(b
     assert "0.0.0.0" in spec.argv and "the-key-of-the-run" not in f"{job}{spec}{spec.argv}"
 
 
+def test_engines_that_only_evaluate_take_weights_from_disk_whatever_the_rollouts_do() -> None:
+    assert plan("--eval", "fleet", "--publish-method", "broadcast").facts.publish_method == "disk"
+
+
 def test_weights_of_another_precision_have_no_comparable_digest() -> None:
     made = plan("--eval", "fleet", "--eval.engine.dtype", "bfloat16")
     assert (made.facts.dtype, made.comparable) == ("bfloat16", False)

@@ -71,7 +71,7 @@ def plan_eval_engines(config: RunConfig, host: Host, facts: RunFacts) -> EvalEng
     what = f"engine plugin {found.name!r}, which serves evaluations,"
     options = build(kind.Options, given, "eval.engine", what, {}, at=config.origins.get("eval.engine", "eval"))
     spec = Selected(found, kind, options, engines.engine).spec
-    own = replace(facts, dtype=dtype, num_engines=engines.count)
+    own = replace(facts, dtype=dtype, num_engines=engines.count, publish_method="disk")
     plugins = build_host([spec], own)
     try:
         if not engines.urls:  # else nothing is started with these options

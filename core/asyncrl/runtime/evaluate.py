@@ -69,6 +69,7 @@ class CheckpointEvaluation:
             config.facts(),
             device=preflight.resolve_device(core.device),
             steps=0,
+            publish_method="disk",
             model=str(self._model),
             run_dir=str(self.directory.path),
         )

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from asyncrl import (
     NO_FRONT,
@@ -60,7 +60,7 @@ class SGLangOptions(PluginOptions):
     memory_fraction: float = Field(
         0.0, ge=0, lt=1, description="Part of the GPU's memory for weights and KV cache; 0 leaves it to SGLang."
     )
-    server_args: dict[str, bool | int | float | str | list[str]] = Field(
+    server_args: dict[str, bool | int | float | str | list[int | float | str]] = Field(
         default={},
         description="Further flags of `sglang.launch_server`, without dashes; true is one without a value, false none.",
     )
@@ -101,6 +101,13 @@ class SGLangEngine(EnginePlugin):
                 "flags for a router, and no router",
                 origin="engine.router_args, engine.router",
                 remedy='set engine.router = "sglang-router", or leave the flags out',
+            )
+        if run.publish_method == "broadcast" and not self._weight_ranks():
+            wide = "engine.data_parallel" if options.data_parallel > 1 else "engine.server_args"
+            raise OptionError(
+                "SGLang takes weights by broadcast only without data and pipeline parallelism",
+                origin=f"{wide}, publish_method",
+                remedy='set publish_method = "disk", or spread over more engines with num_engines',
             )
         if options.urls:
             self._check_attached(run)
@@ -178,11 +185,21 @@ class SGLangEngine(EnginePlugin):
 
     def _devices(self) -> int:
         """Devices of one server: with attention in parallel over the data, the copies share those of the tensor parallel model."""
-        shared = self._asked("enable-dp-attention")
-        return self.options.tensor_parallel * (1 if shared else self.options.data_parallel)
+        copies = 1 if self._asked("enable-dp-attention") else self.options.data_parallel
+        return self.options.tensor_parallel * self._pipeline() * copies
 
-    def _asked(self, flag: str) -> bool:
-        return bool(self.options.server_args.get(flag) or self.options.server_args.get(flag.replace("-", "_")))
+    def _weight_ranks(self) -> int:
+        """Ranks of one server in a weight group. SGLang refuses several copies, and gives the stages of a pipeline the same rank."""
+        return self.options.tensor_parallel if self.options.data_parallel == self._pipeline() == 1 else 0
+
+    def _pipeline(self) -> int:
+        """Stages of the pipeline over which the layers are spread; 1 for what SGLang itself will refuse."""
+        stages = str(self._asked("pp-size") or self._asked("pipeline-parallel-size"))
+        return int(stages) if stages.isdecimal() else 1
+
+    def _asked(self, flag: str) -> Any:
+        """What `server_args` says of a flag; something false where it is not among them."""
+        return self.options.server_args.get(flag) or self.options.server_args.get(flag.replace("-", "_"))
 
     def _spec(self, argv: tuple[str, ...], url: str, env: dict[str, str], api_key: str) -> ServerSpec:
         return ServerSpec(
@@ -194,8 +211,8 @@ class SGLangEngine(EnginePlugin):
             comparable_digest=False,
             needs_begin_end=True,
             drops_stale_prefixes=False,
-            takes_seeds=self._asked("enable-deterministic-inference"),  # without it, a seed is silently ignored
-            weight_ranks=self.options.tensor_parallel if self.options.data_parallel == 1 else 0,  # SGLang refuses several copies
+            takes_seeds=bool(self._asked("enable-deterministic-inference")),  # without it, a seed is silently ignored
+            weight_ranks=self._weight_ranks(),
         )
 
     def _python(self) -> str:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from asyncrl.errors import OptionError, ResourceError
 
-ServerArgs: TypeAlias = dict[str, bool | int | float | str | list[str]]
+ServerArgs: TypeAlias = dict[str, bool | int | float | str | list[int | float | str]]
 
 OURS = {
     "model-path": "model",

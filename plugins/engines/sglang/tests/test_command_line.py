@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +90,30 @@ def test_the_users_environment_comes_last():
         ({"tensor_parallel": 4}, 4, 4),
         ({"tensor_parallel": 4, "data_parallel": 2}, 8, 0),
         ({"tensor_parallel": 8, "data_parallel": 2, "server_args": {"enable_dp_attention": True}}, 8, 0),
+        ({"tensor_parallel": 4, "server_args": {"pp_size": 2}}, 8, 0),
+        ({"tensor_parallel": 4, "server_args": {"pipeline-parallel-size": "2"}}, 8, 0),
+        ({"tensor_parallel": 4, "server_args": {"pp-size": "two"}}, 4, 4),
     ],
 )
 def test_devices_of_an_engine_and_its_ranks_in_a_weight_group(options, gpus, ranks):
     assert engine(**options).engine_needs() == EngineNeeds(gpus=gpus, cpus=1)
     assert engine("cpu", **options).engine_needs().gpus == 0
     assert spec(**options).weight_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"data_parallel": 2}, "engine.data_parallel"),
+        ({"data_parallel": 2, "urls": ("http://a", "http://b")}, "engine.data_parallel"),
+        ({"server_args": {"pp-size": 2}}, "engine.server_args"),
+    ],
+)
+def test_engines_that_take_no_broadcast_are_refused_where_weights_come_by_it(options: dict[str, Any], named: str):
+    """Before anything starts, though the first publication would tell; one that only evaluates loads from disk."""
+    there = engine(**options)
+    with pytest.raises(OptionError, match=rf"^{re.escape(named)}, publish_method: .*only without data and pipeline parallelism"):
+        there.check_run(replace(there.run, publish_method="broadcast"))
 
 
 def test_seeds_are_sent_only_to_servers_that_heed_them():
@@ -170,6 +190,12 @@ def test_an_interpreter_that_is_missing_or_has_no_sglang_is_refused(tmp_path: Pa
     if not _has_sglang():
         with pytest.raises(ResourceError, match=r"engine\.python: .* can't import sglang"):
             engine().check_run(engine().run)
+
+
+def test_a_list_among_the_flags_holds_text_or_numbers():
+    given = {"cuda-graph-bs": [1, 2, 4], "x": ["a", 0.5]}
+    server = spec(server_args=SGLangOptions.model_validate_json(SGLangOptions(server_args=given).model_dump_json()).server_args)
+    assert server.argv[-7:] == ("--cuda-graph-bs", "1", "2", "4", "--x", "a", "0.5")
 
 
 def test_words_of_a_command_line():
