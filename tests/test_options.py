@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from asyncrl.checking import hint
 from asyncrl.errors import OptionError, ResourceError, UserError
+from asyncrl.fields import from_text
 from asyncrl.options import RunConfig, resolve
 from asyncrl.plugins import Catalog, discover
 from asyncrl.run_options import RunOptions
@@ -19,6 +20,7 @@ from fake_distributions import install_toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,25 @@ def test_a_flag_that_names_the_files_own_plugin_keeps_its_options(place: Place) 
 
 
 # What flags mean ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "value"),
+    [
+        (bool | int | str, ["true"], True),
+        (bool | int | str, ["7"], 7),
+        (bool | int | str, ['"7"'], "7"),
+        (float | str, ["1e999"], "1e999"),  # perhaps a name, as one of a commit is
+        (str | list[str], ['["a"]'], ["a"]),
+        (list[int | str], ["1", "a"], [1, "a"]),
+        (dict[str, int | str], ["a=1", "b=x"], {"a": 1, "b": "x"}),
+        (dict[str, str], ["a=1", "b=true"], {"a": "1", "b": "true"}),
+        (str | None, ["7"], "7"),
+    ],
+)
+def test_where_text_and_other_values_fit_what_is_spelled_as_another_is_one(kind: Any, texts: list[str], value: Any) -> None:
+    found = from_text(FieldInfo(annotation=kind), texts)
+    assert found == value and type(found) is type(value)
 
 
 @pytest.mark.parametrize(

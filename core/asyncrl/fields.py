@@ -131,7 +131,8 @@ def default_text(info: FieldInfo, *, portable: bool = False) -> str:
 def from_text(info: FieldInfo, texts: list[str]) -> Any:
     """Return the JSON value that a flag's text means for an option; texts that fit nothing come back as they are.
 
-    A list or table is JSON, or bit by bit: the flag once for each item or ``KEY=VALUE``. Nothing is separated by commas.
+    A list or table is JSON, or bit by bit: the flag once for each item or ``KEY=VALUE``. Nothing is separated by commas. Where text and
+    other values fit, what is spelled as one of the others is one, and quotes make it text.
 
     Args:
         texts: the value of each time the flag was given. The last one counts, except for lists and tables.
@@ -140,7 +141,9 @@ def from_text(info: FieldInfo, texts: list[str]) -> Any:
     candidates: list[Any] = []
     if not kind or len(texts) == 1:
         candidates += [None] if can_be_none(info.annotation) and text in ("", "none") else []
-        candidates += [text, *_as_json(text)]
+        candidates += [*_spelled_out(text), text] if _is_mixed(info.annotation) else [text, *_as_json(text)]
+    if kind == "list" and any(map(_is_mixed, _items(info.annotation))):
+        candidates += [[(_spelled_out(bit) or [bit])[0] for bit in texts]]
     if kind == "list" and not any(map(_looks_like_several, texts)):
         read = [(_as_json(bit) or [bit])[0] for bit in texts]
         bits = list(zip(texts, read, strict=True))
@@ -148,8 +151,7 @@ def from_text(info: FieldInfo, texts: list[str]) -> Any:
         candidates += [[item for value in read for item in (value if isinstance(value, list) else [value])], read]
     if kind == "dict" and all(map(_is_pair, texts)):
         pairs = [bit.split("=", 1) for bit in texts]
-        read_pairs = {key: (_as_json(value) or [value])[0] for key, value in pairs}
-        candidates += [read_pairs] if table_values(info) is Any else [dict(pairs), read_pairs]
+        candidates += [{key: table_value(info, [value]) for key, value in pairs}]
     checked: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(checked)
     best = text
@@ -198,6 +200,21 @@ def _looks_like_several(text: str) -> bool:
 def _is_pair(text: str) -> bool:
     """Whether a text is one ``KEY=VALUE``: no JSON, and not several with commas between them."""
     return "=" in text and not text.strip().startswith("{") and not re.search(r"=.*,\s*[\w.-]+=", text)
+
+
+def _is_mixed(annotation: Any) -> bool:
+    """Whether text and other JSON values fit: read as text first, nothing would ever be one of the others."""
+    origin, arguments = _parts(annotation)
+    return (
+        origin is Union
+        and str in map(_bare, arguments)
+        and any(_bare(part) in (bool, int, float) or _collection(part) for part in arguments)
+    )
+
+
+def _spelled_out(text: str) -> list[Any]:
+    """The JSON value that a text is; none for a number that would be written in another way, as 1e999, which may be a name."""
+    return [value for value in _as_json(text) if not isinstance(value, int | float) or json.dumps(value) == text]
 
 
 def _items(annotation: Any) -> tuple[Any, ...]:

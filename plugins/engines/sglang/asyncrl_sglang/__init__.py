@@ -167,8 +167,7 @@ class SGLangEngine(EnginePlugin):
         }
         if options.memory_fraction:
             arguments["mem-fraction-static"] = options.memory_fraction
-        more = {name.replace("_", "-"): value for name, value in options.server_args.items()}
-        arguments = {**arguments, **(CPU_ARGS if on_cpu else {}), **more}
+        arguments = {**arguments, **(CPU_ARGS if on_cpu else {}), **self._flags()}
         env = {"HF_HUB_OFFLINE": "1"} if place.model.is_dir() else {}
         if on_cpu:
             env |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
@@ -199,7 +198,11 @@ class SGLangEngine(EnginePlugin):
 
     def _asked(self, flag: str) -> Any:
         """What `server_args` says of a flag; something false where it is not among them."""
-        return self.options.server_args.get(flag) or self.options.server_args.get(flag.replace("-", "_"))
+        return self._flags().get(flag)
+
+    def _flags(self) -> ServerArgs:
+        """`server_args` as SGLang spells them; of a flag that is there with dashes and with underscores, what was said last."""
+        return {name.replace("_", "-"): value for name, value in self.options.server_args.items()}
 
     def _spec(self, argv: tuple[str, ...], url: str, env: dict[str, str], api_key: str) -> ServerSpec:
         return ServerSpec(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from asyncrl import NO_FRONT, EngineNeeds, EnginePlace, FrontPlace, FrontSpec, RunFacts, ServerSpec
 from asyncrl.errors import OptionError, ResourceError
+from asyncrl.options import resolve
 from asyncrl_sglang import SGLangEngine, SGLangOptions, launch
 from asyncrl_sglang.flags import check, words
 
@@ -114,6 +115,22 @@ def test_engines_that_take_no_broadcast_are_refused_where_weights_come_by_it(opt
     there = engine(**options)
     with pytest.raises(OptionError, match=rf"^{re.escape(named)}, publish_method: .*only without data and pipeline parallelism"):
         there.check_run(replace(there.run, publish_method="broadcast"))
+
+
+def test_a_flag_spelled_in_both_ways_is_what_was_said_last():
+    """As where the file has dashes and a command line's `--engine.server-args.enable-dp-attention` underscores."""
+    server_args = {"enable-dp-attention": True, "enable_dp_attention": False}
+    assert engine(data_parallel=2, server_args=server_args).engine_needs().gpus == 2
+    assert "--enable-dp-attention" not in flags(spec(data_parallel=2, server_args=server_args))
+
+
+def test_flags_on_the_command_line_are_switches_numbers_and_text():
+    written = ("--engine.server-args", "sleep-on-idle=false", "--engine.server-args.enable-metrics", "true")
+    given = ("--engine.server-args", "max-running-requests=64", "--engine.server-args", "revision=12e4567")
+    chosen = next(one for one in resolve(None, ["--engine", "sglang", *written, *given]).plugins if one.found.slot == "engine")
+    found = flags(spec("cpu", **chosen.options.model_dump(include={"server_args"})))
+    assert "--sleep-on-idle" not in found and found["--enable-metrics"] is None
+    assert (found["--max-running-requests"], found["--revision"]) == ("64", "12e4567")
 
 
 def test_seeds_are_sent_only_to_servers_that_heed_them():
