@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,23 @@ def test_lines_that_found_no_room_follow_when_there_is_some(disk: Path) -> None:
     ballast.unlink()
     file.flush()
     assert numbers(file.path) == list(range(100))
+
+
+@pytest.mark.parametrize("belongs", [lambda number: number < 60, lambda number: number % 3 != 1])
+def test_lines_are_taken_back_on_a_full_disk_and_from_those_that_wait(disk: Path, belongs: Callable[[int], bool]) -> None:
+    (disk / "ballast").write_bytes(b"x" * 32 * 1024)
+    file = LineFile(disk / "lines")
+    for number in range(150):
+        with contextlib.suppress(OSError):
+            file.add(json.dumps({"number": number, "text": "x" * 300}).encode() + b"\n")
+    stay = [number for number in range(150) if belongs(number)]
+    assert len(numbers(file.path)) < 150
+    file.keep(lambda text: belongs(json.loads(text)["number"]))
+    assert [json.loads(line)["number"] for line in file] == stay
+    (disk / "ballast").unlink()
+    file.flush()
+    assert numbers(file.path) == stay
+    assert list(disk.iterdir()) == [file.path]
 
 
 LIMITED = """

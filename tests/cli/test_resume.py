@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from asyncrl.cli.main import main
 from asyncrl.options import resolve
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.resume import Resumption, saved_identity
-from asyncrl.training.stored import RUN_FILE, choose, seal, write_state
+from asyncrl.training.stored import RUN_FILE, choose, seal, steps_in, write_state
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
 
@@ -111,6 +114,23 @@ def test_a_run_that_is_alive_is_refused(run: Path, capsys: pytest.CaptureFixture
     living.lock.take()
     assert "is still alive: process " in refusal(capsys, run)
     living.lock.release()
+
+
+@pytest.mark.parametrize("killed_at", ["shutil.rmtree", "os.truncate"])
+def test_a_kill_while_steps_are_taken_back_leaves_no_checkpoint_whose_steps_are_gone(
+    run: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    rewrite(run, lambda content: content.update(rollout={"recorded": 0}))
+    shutil.copytree(run / "checkpoints" / "step-20", run / "checkpoints" / "step-10", dirs_exist_ok=True)
+    (run / "steps.jsonl").write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 21)))
+    directory = RunDirectory(run.parent, run.name, resumed=True)
+    earlier = replace(choose(directory.checkpoints, "step-10"), step=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(killed_at, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Resumption(directory, earlier).clear()
+    (newest, *_), steps = steps_in(directory.checkpoints), directory.lines("steps.jsonl")
+    assert steps[-1]["step"] >= newest, "going on once more finds all steps of the checkpoint that it takes"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from asyncrl.errors import RunDirectoryError
-from asyncrl.runtime.lock import LOCK_FILE, RunLock
+from asyncrl.runtime.lock import LOCK_FILE, RunLock, _is_alive
 
 HOLD = """
 import sys
@@ -64,3 +65,10 @@ def test_it_can_be_taken_again_after_it_was_given_back(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_locked_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="can't be locked: No such file"):
         RunLock(tmp_path / "nowhere").take()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)  # it was there a moment before
+    assert not _is_alive({"pid": ended.pid, "host": socket.gethostname()})

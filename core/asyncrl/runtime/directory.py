@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import shutil
@@ -19,6 +21,7 @@ from asyncrl.runtime.log_files import RunLog
 from asyncrl.runtime.recorder import Recorded
 from asyncrl.training.loop import StepTimes
 
+CONFIG = "config.toml"
 SUMMARY = "summary.json"
 
 
@@ -40,6 +43,7 @@ class RunDirectory:
         self.lock = RunLock(self.path)
         self._files: dict[str, LineFile] = {}
         self._resumed = resumed
+        self._former_config = ""
         if resumed:
             return
         if name in ("", ".", "..") or Path(name).name != name:
@@ -52,12 +56,12 @@ class RunDirectory:
     def create(self, config_toml: str) -> None:
         """Make the directory with its `config.toml`, or write that of a run that goes on, and take the run's lock."""
         try:
-            if not self._resumed:
+            if self._resumed:
+                self._former_config = (self.path / CONFIG).read_text()
+            else:
                 self.path.mkdir(parents=True)
                 self.lock.take()
-            growing = self.path / ".config.toml"
-            growing.write_text(config_toml)
-            growing.replace(self.path / "config.toml")
+            self._replace(CONFIG, config_toml)
         except FileExistsError as cause:
             raise RunDirectoryError(f"the run directory {self.path} exists already", origin="--name") from cause
         except OSError as cause:
@@ -112,6 +116,8 @@ class RunDirectory:
         self._keep("steps.jsonl", lambda number, line: line["step"] <= step)
         self._keep("evals.jsonl", lambda number, line: line["step"] <= step)
         self._keep("trace.jsonl", lambda number, line: number < traced)
+        with contextlib.suppress(OSError):
+            self.flush()
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def completed(self, step: int) -> bool:
@@ -124,28 +130,31 @@ class RunDirectory:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of a file; one that a killed run, or a machine that lost its power, left broken is no line."""
-        path = self.path / name
-        if not path.exists():
-            return []
-        return [line for text in path.read_bytes().splitlines(keepends=True) if (line := _parsed(text))]
+        return [line for text in self._file(name) if (line := _parsed(text))]
 
     def _keep(self, name: str, belongs: Callable[[int, dict[str, Any]], bool]) -> None:
-        path, growing = self.path / name, self.path / f".{name}"
-        if not path.exists():
-            return
-        with growing.open("wb") as file:
-            for number, text in enumerate(path.read_bytes().splitlines(keepends=True)):
-                if (line := _parsed(text)) and belongs(number, line):
-                    file.write(text)
-        growing.replace(path)
+        numbers = itertools.count()
+        self._file(name).keep(lambda text: belongs(next(numbers), line) if (line := _parsed(text)) else False)
 
     def remove(self) -> None:
-        """Take the directory back: the run was refused before it began. One that goes on is left as it is."""
-        if not self._resumed:
+        """Take the directory back: the run was refused before it began. One that goes on keeps it, with the options that it had."""
+        if self._resumed:
+            self._replace(CONFIG, self._former_config)
+        else:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        (self.path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        """Write it whole or not at all. Raises OSError."""
+        self._replace(SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        growing = self.path / f".{name}"
+        try:
+            growing.write_text(text)
+            growing.replace(self.path / name)
+        except OSError:
+            growing.unlink(missing_ok=True)
+            raise
 
     def flush(self) -> None:
         """Write what a full disk did not take before. Raises OSError when it still does not."""
@@ -154,7 +163,10 @@ class RunDirectory:
 
     def _append(self, name: str, lines: str) -> None:
         """Append whole lines to a file. Raises OSError for a full disk; they are written with the next ones."""
-        self._files.setdefault(name, LineFile(self.path / name)).add(lines.encode())
+        self._file(name).add(lines.encode())
+
+    def _file(self, name: str) -> LineFile:
+        return self._files.setdefault(name, LineFile(self.path / name))
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def _is_alive(holder: dict[str, object]) -> bool:
         return bool(holder)
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" if Path("/proc").is_dir() else True
     except PermissionError:
         return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" if Path("/proc").is_dir() else True
+    except (ProcessLookupError, FileNotFoundError):  # the latter when it ended just now
+        return False

@@ -120,9 +120,9 @@ class Resumption:
             )
 
     def clear(self) -> None:
-        """Take back what the run did after the checkpoint: lines of its files, and later checkpoints."""
-        self.directory.cut(self.kept_step, self.stored.run["rollout"]["recorded"])
+        """Take back what the run did after the checkpoint: later checkpoints, and lines of its files."""
         _remove_later(self.directory, self.step)
+        self.directory.cut(self.kept_step, self.stored.run["rollout"]["recorded"])
 
 
 def newest(directory: RunDirectory) -> Resumption | None:
@@ -138,11 +138,12 @@ def newest(directory: RunDirectory) -> Resumption | None:
 
 def begin_again(directory: RunDirectory) -> None:
     """Take back everything that the run did. A point of the initial weights is kept."""
-    directory.cut(0, 0)
     _remove_later(directory, 0)
+    directory.cut(0, 0)
 
 
 def _remove_later(directory: RunDirectory, kept: int) -> None:
+    """Remove later checkpoints, before files are cut: a later one that was left, by kill -9, would not find what it needs in them."""
     checkpoints = directory.checkpoints
     for step in steps_in(checkpoints):
         if step > kept:

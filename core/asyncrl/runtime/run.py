@@ -105,13 +105,14 @@ class _Run:
         finally:
             summary = self._tell_end(outcome, problem)
             with contextlib.suppress(OSError):
-                self._directory.write_summary(summary)
+                if refused:
+                    self._directory.remove()
+                else:
+                    self._directory.write_summary(summary)
             assert self._bridge is not None
             logging.getLogger("asyncrl").removeHandler(self._bridge)
             logging.getLogger("asyncrl").removeHandler(log_file)
             log_file.close()
-            if refused:
-                self._directory.remove()
             self._directory.lock.release()
         table = describe(summary, str(self._directory.path))
         with contextlib.suppress(OSError), self._directory.log_file.open("a") as file:

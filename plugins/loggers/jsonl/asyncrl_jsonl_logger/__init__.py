@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import orjson
 from asyncrl import Axis, MetricRecord, Plugin, RunHeader, hookimpl
 from asyncrl.line_file import LineFile
@@ -24,10 +22,11 @@ class JsonLines(Plugin):
     @hookimpl
     def log_start(self, header: RunHeader) -> None:
         path = header.directory / FILE_NAME
-        if header.resumed_step >= 0 and path.exists():
-            keep_until(path, header.resumed_step)
+        file = LineFile(path)
+        if header.resumed_step >= 0:
+            keep_until(file, header.resumed_step)
         path.touch()  # what can't be written at all is said now
-        self._file = LineFile(path)
+        self._file = file
 
     @hookimpl
     def log_metrics(self, record: MetricRecord) -> None:
@@ -43,19 +42,21 @@ class JsonLines(Plugin):
             self._file = None
 
 
-def keep_until(path: Path, step: int) -> None:
+def keep_until(file: LineFile, step: int) -> None:
     """Drop what comes after a train step, and the eval points that belong to later ones. A line that was left broken goes too."""
-    growing, last = path.with_name(f".{path.name}"), 0.0
-    with path.open("rb") as lines, growing.open("wb") as kept:
-        for text in lines:
-            try:
-                line = orjson.loads(text) if text.endswith(b"\n") else {}
-            except orjson.JSONDecodeError:
-                line = {}
-            if not line:
-                continue
-            if line["axis"] == Axis.TRAIN_STEP:
-                last = line["step"]
-            if (line["step"] if line["axis"] == Axis.EVAL_STEP else last) <= step:
-                kept.write(text)
-    growing.replace(path)
+    last = 0.0
+
+    def belongs(text: bytes) -> bool:
+        nonlocal last
+        try:
+            line = orjson.loads(text) if text.endswith(b"\n") else {}
+        except orjson.JSONDecodeError:
+            line = {}
+        if not line:
+            return False
+        if line["axis"] == Axis.TRAIN_STEP:
+            last = line["step"]
+        belonging: float = line["step"] if line["axis"] == Axis.EVAL_STEP else last
+        return belonging <= step
+
+    file.keep(belongs)
