@@ -83,6 +83,7 @@ class CheckpointEvaluation:
             AsyncrlError: a plugin or the cluster failed before the point could be evaluated.
         """
         preflight.require_device(self._config.core, self._facts)
+        preflight.require_bind(self._config.core)
         self._host.each("check_run", run=self._facts)
         self._vocab_size = preflight.read_vocab_size(self._model)
         self._plan = self._engines()

@@ -30,6 +30,19 @@ def require_device(core: RunOptions, facts: RunFacts) -> None:
         raise ResourceError("this machine has no GPU", origin="device", remedy="use --device cpu, or auto")
 
 
+def require_bind(core: RunOptions) -> None:
+    """Refuse an address to `bind` that this machine, on which a private cluster runs everything, has not."""
+    if core.ray_address:
+        return
+    with socket.socket() as probe:
+        try:
+            probe.bind((core.bind, 0))
+        except OSError as cause:
+            raise ResourceError(
+                f"{core.bind} is no address of this machine", origin="bind", remedy="name one that is, or 0.0.0.0 for all of them"
+            ) from cause
+
+
 def require_ports(core: RunOptions) -> None:
     """Refuse ports for the engines that another process has."""
     for index in range(core.num_engines if core.base_port else 0):
@@ -64,8 +77,8 @@ def model_bytes(model: Path) -> int:
     return sum(path.stat().st_size for path in model.glob("*.safetensors"))
 
 
-def require_space(core: RunOptions, model: Path) -> None:
-    """Refuse file systems that are too full for a publication and for the checkpoints that are kept."""
+def require_space(core: RunOptions, model: Path, there: int = 0) -> None:
+    """Refuse file systems that are too full for a publication and for the checkpoints that are kept, `there` of which exist already."""
     size = model_bytes(model)
     if core.publish_method == "disk":
         if not Path(core.publish_dir).is_dir():
@@ -74,7 +87,7 @@ def require_space(core: RunOptions, model: Path) -> None:
     kept = max(1, core.keep_checkpoints) + 1 if core.save_interval else 1
     if core.eval_interval and core.eval_snapshots == "checkpoints":
         kept += core.eval_max_in_flight  # a checkpoint is kept as long as its evaluation is pending
-    check_space(Path(core.runs_dir), size * STATE_FACTOR * kept, origin="runs_dir")
+    check_space(Path(core.runs_dir), size * STATE_FACTOR * max(1, kept - there), origin="runs_dir")
 
 
 def require_port(host: str, port: int, *, origin: str) -> None:

@@ -29,6 +29,7 @@ from asyncrl.runtime.restarts import Restarts
 from asyncrl.runtime.resume import Resumption, newest
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.loop import Stop
+from asyncrl.training.stored import steps_in
 
 log = logging.getLogger("asyncrl")
 INTERRUPTED = 130
@@ -76,13 +77,14 @@ class _Run:
         check_fit(self._host)
         check_options(self._core, self._host.plugin("eval"))
         self._host.each("check_run", run=self._facts)
+        preflight.require_bind(self._core)
         preflight.require_ports(self._core)
         self._bridge_log()
         logging.getLogger("asyncrl").setLevel(logging.INFO)
         self._model = preflight.find_model(self._host, self._facts)
         self._vocab_size = preflight.read_vocab_size(self._model)
         self._facts = replace(self._facts, model=str(self._model))
-        preflight.require_space(self._core, self._model)
+        preflight.require_space(self._core, self._model, len(steps_in(self._directory.checkpoints)))
         check_staging(self._core, self._host.plugin("eval"), preflight.model_bytes(self._model))
         self._eval_plan = plan_eval_engines(self._config, self._host, self._facts)
         if self._eval_plan is not None:
