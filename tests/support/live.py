@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.toml"
 PATIENT = ("--start-timeout", "900", "--engine.start-timeout", "900", "--publish-timeout", "900", "--engine-hang-timeout", "300")
@@ -170,10 +172,14 @@ def processes_with(mark: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _log_of(pid: int) -> str:
+    """The name of the file into which the process's supervisor (`asyncrl.runtime.child`) writes what it says."""
     try:
-        return Path(os.readlink(f"/proc/{pid}/fd/1")).stem
-    except OSError:
+        supervisor = psutil.Process(pid).parent()
+        words = supervisor.cmdline() if supervisor else []
+    except psutil.Error:
         return ""
+    module = "asyncrl.runtime.child"
+    return Path(words[words.index(module) + 1]).stem if module in words else ""
 
 
 def _shown(command: bytes) -> str:
