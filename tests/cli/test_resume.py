@@ -109,6 +109,15 @@ def test_what_is_no_run_is_refused(run: Path, tmp_path: Path, capsys: pytest.Cap
     assert "has no complete checkpoint; step-20: " in refusal(capsys, run)
 
 
+def test_a_run_is_known_by_its_own_name_however_it_was_reached(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "latest").symlink_to(run)
+    monkeypatch.chdir(run / "checkpoints")
+    for reached in ("..", tmp_path / "latest"):
+        assert f"there is no checkpoint '5' in {run / 'checkpoints'} " in refusal(capsys, reached, "--from", "5")
+
+
 def test_a_run_that_is_alive_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     living = RunDirectory(run.parent, run.name, resumed=True)
     living.lock.take()

@@ -69,7 +69,7 @@ def _directory(run: str) -> Path:
     """Return the directory of a run, which is named by its path or below `runs/`."""
     for place in (Path(run), Path("runs") / run):
         if (place / "config.toml").is_file():
-            return place.absolute()
+            return place.resolve()
     place = Path(run)
     if place.is_file():
         raise RunDirectoryError("is a file, and a run is a directory", origin=run, remedy="asyncrl train takes a run's file")
