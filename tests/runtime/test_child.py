@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 from asyncrl.runtime import child
+from asyncrl.runtime.shared_files import remove_shared_files
 
 FAMILY = """
 import subprocess, sys, time
@@ -104,3 +106,48 @@ def test_temporary_files_end_with_the_command(tmp_path: Path, seconds: int, code
         assert process.wait(30) == (137 if code else 0)
     child.end(process)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+SHARES = """
+import mmap, multiprocessing, os, sys, time
+for name in sys.argv[1:]:
+    file = os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_RDWR)
+    os.ftruncate(file, 4096)
+    mapped = mmap.mmap(file, 4096)
+    os.close(file)
+    globals()[name] = mapped  # kept
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["it was ended", "it was killed", "its supervisor was killed"])
+def test_files_in_shared_memory_end_with_the_command_but_those_of_others(tmp_path: Path, how: str) -> None:
+    """SGLang makes some for each life of a server."""
+    mark = uuid.uuid4().hex
+    own, used, older = (Path("/dev/shm") / f"{kind}_{mark}" for kind in ("own", "used", "older"))
+    older.touch()
+    try:
+        names = [own.name, used.name, older.name]
+        process = child.spawn([sys.executable, "-c", SHARES, *names], env={"TMPDIR": str(tmp_path)}, log_file=tmp_path / "log")
+        wait_for(lambda: (tmp_path / "log").read_text().strip(), "the command")
+        lock = f"sem.{(tmp_path / 'log').read_text().strip().lstrip('/')}"
+        with used.open():
+            if how != "it was ended":  # then it is looked at once more
+                wait_for(lambda: any(lock in file.read_text() for file in tmp_path.glob("asyncrl-*/*")), "the list of its files")
+            (command,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+            if how == "it was killed":
+                os.kill(command, signal.SIGKILL)
+                process.wait(30)
+            if how == "its supervisor was killed":
+                process.kill()
+                wait_for(lambda: not alive(command), "the command to end")
+                (left,) = tmp_path.glob("asyncrl-*")
+                remove_shared_files(left)  # as the run's janitor does
+            child.end(process)
+        assert (own.exists(), used.exists(), older.exists()) == (False, True, True)
+        assert not (Path("/dev/shm") / lock).exists()
+    finally:
+        for file in (own, used, older):
+            file.unlink(missing_ok=True)

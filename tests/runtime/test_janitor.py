@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 CONTROLLER = """
@@ -65,25 +66,32 @@ def test_close_returns_when_nothing_is_left(tmp_path: Path) -> None:
 
 
 OWNER = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 from asyncrl.runtime import child
 from asyncrl.runtime.janitor import Janitor
 janitor, log = Janitor([]), Path(sys.argv[1])
-code = "import tempfile, time; print(tempfile.NamedTemporaryFile(delete=False).name, flush=True); time.sleep(600)"
-server = child.spawn([sys.executable, "-c", code], env={}, log_file=log)
-while not log.read_text():
-    pass
+code = '''
+import sys, tempfile, time
+shared = open(sys.argv[1], "w")
+print(tempfile.NamedTemporaryFile(delete=False).name, flush=True)
+time.sleep(600)
+'''
+server = child.spawn([sys.executable, "-c", code, sys.argv[2]], env={}, log_file=log)
+while not log.read_text() or not list(log.parent.glob("temporary/*/shared-files")):
+    time.sleep(0.05)
 os.kill(server.pid, signal.SIGKILL)  # so that it can't clear away itself
 server.wait()
 janitor.close()
 """
 
 
-def test_temporary_files_of_a_server_go_though_the_process_that_watched_it_was_killed(tmp_path: Path) -> None:
+def test_temporary_and_shared_files_of_a_server_go_though_the_process_that_watched_it_was_killed(tmp_path: Path) -> None:
     place = tmp_path / "temporary"
     place.mkdir()
     env = {**os.environ, "TMPDIR": str(place)}
-    subprocess.run([sys.executable, "-c", OWNER, str(tmp_path / "log")], check=True, env=env, timeout=120)
+    shared = Path("/dev/shm") / f"asyncrl-test-{uuid.uuid4().hex}"
+    arguments = [str(tmp_path / "log"), str(shared)]
+    subprocess.run([sys.executable, "-c", OWNER, *arguments], check=True, env=env, timeout=120)
     assert (tmp_path / "log").read_text().startswith(f"{place}/asyncrl-")
-    assert list(place.iterdir()) == []
+    assert list(place.iterdir()) == [] and not shared.exists()

@@ -25,10 +25,12 @@ from pathlib import Path
 
 from asyncrl.runtime import janitor
 from asyncrl.runtime.log_files import OutputLog
+from asyncrl.runtime.shared_files import SharedFiles, remove_shared_files
 
 GRACE_SECONDS = 5.0
 CHUNK = 2**16
 DRAIN_SECONDS = 2.0
+LOOK_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -98,6 +100,7 @@ def _own_temporary_files() -> Iterator[dict[str, str]]:
     try:
         yield {**kept, **os.environ, "TMPDIR": directory}
     finally:
+        remove_shared_files(Path(directory))
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -120,6 +123,7 @@ def _supervise(env: Mapping[str, str]) -> int:
         env=env or None,
     )
     os.close(its)
+    shared = SharedFiles(child.pid, Path(env.get("TMPDIR", os.devnull)))
     log = OutputLog(Path(log_file), int(log_bytes))
     output = threading.Thread(target=_write_down, args=(said, log), name="output", daemon=True)
     output.start()
@@ -132,7 +136,9 @@ def _supervise(env: Mapping[str, str]) -> int:
         selector.register(0, selectors.EVENT_READ, "owner")
         selector.register(read_end, selectors.EVENT_READ, "signal")
         while child.poll() is None:
-            for key, _ in selector.select():
+            ready = selector.select(LOOK_SECONDS)
+            shared.look()
+            for key, _ in ready:
                 if key.data == "signal":
                     if signal.SIGTERM in os.read(read_end, 64):
                         _end_group(child)

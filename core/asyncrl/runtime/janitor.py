@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from asyncrl.runtime.shared_files import remove_shared_files
+
 VARIABLE = "ASYNCRL_RUN"
 PATIENCE_SECONDS = 3.0
 """How long processes of a dead run may take to end by themselves."""
@@ -89,7 +91,9 @@ def main() -> int:
                 except ProcessLookupError:
                     continue
         time.sleep(0.1)
-    of_servers = Path(tempfile.gettempdir()).glob(f"{temporary_prefix(marker)}*")
+    of_servers = list(Path(tempfile.gettempdir()).glob(f"{temporary_prefix(marker)}*"))
+    for server in of_servers:
+        remove_shared_files(server)
     for name in (*directories, *map(str, of_servers)):
         shutil.rmtree(name, ignore_errors=True)
     return 0
