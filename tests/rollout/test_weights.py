@@ -15,6 +15,7 @@ from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest, PauseMode
 from asyncrl.rollout.weights import EngineWeights
 from asyncrl.samples import Completion, SamplingParams
+from asyncrl.training.interfaces import WeightGroup
 from http_engine import WEIGHTS, HttpEngine, digest_of
 
 
@@ -183,6 +184,22 @@ async def test_when_every_engine_fails_the_error_names_each_with_its_cause(fleet
     with pytest.raises(PublicationError, match=r"version 1 reached no engine: engine-0: .*; engine-1: "):
         await fleet.load(1, "one")
     assert [server.paused for server in fleet.servers] == [False, False]
+
+
+async def test_when_every_engine_fails_in_the_collective_too_the_last_error_has_their_causes(fleet: Fleet) -> None:
+    for server in fleet.servers:
+        server.fail("/init_weights_update_group", *["400"] * 9)
+
+    async def join_until_none_is_left() -> None:
+        while members := await fleet.weights.members():  # the first to fail ends the others' try
+            group = WeightGroup("weights", "127.0.0.1", 1, 1 + len(members), "gloo", 5.0)
+            with pytest.raises(PublicationError, match="joining the weight group failed"):
+                await fleet.weights.join_weight_group(group)
+
+    with pytest.raises(PublicationError, match="no engine is left to publish to: ") as caught:
+        await join_until_none_is_left()
+    for name in ("engine-0", "engine-1"):
+        assert f"{name}: failed twice, at last: /init_weights_update_group was refused" in str(caught.value)
 
 
 async def test_an_engine_that_hangs_in_an_update_is_given_up_at_the_deadline(fleet: Fleet) -> None:

@@ -56,7 +56,7 @@ class EngineWeights:
         self._restarted = restart_digest
         self._digests: dict[str, str] = {}  # the trainer's, of what each engine serves; `UNKNOWN` after a failure
         self._checksums: dict[str, str] = {}  # of engines whose checksum is not comparable with the trainer's
-        self._strikes: dict[str, int] = {}  # failures in the publication under way
+        self._strikes: dict[str, list[str]] = {}  # causes of an engine's failures in the publication under way
         self._members: list[EngineClient] = []
         self._lives: dict[EngineClient, int] = {}  # of the members' servers when they were chosen
         self._group = ""
@@ -78,7 +78,7 @@ class EngineWeights:
         deadline = asyncio.get_running_loop().time() + self._timeout
         while True:
             causes = dict(zip(self._engines, await asyncio.gather(*map(_unreachable, self._engines)), strict=True))
-            struck = {engine: "failed twice" for engine in self._engines if self._strikes.get(engine.name, 0) >= TRIES}
+            struck = {engine: cause for engine in self._engines if (cause := self._struck(engine))}
             self._members = [engine for engine, cause in causes.items() if cause is None and engine not in struck]
             if self._members:
                 self._lives = {engine: engine.life for engine in self._members}
@@ -275,6 +275,11 @@ class EngineWeights:
             self._checksums[engine.name] = found
         engine.unfit = False
 
+    def _struck(self, engine: EngineClient) -> str:
+        """Why an engine takes no more part in the publication under way; '' while it does."""
+        causes = self._strikes.get(engine.name, [])
+        return f"failed twice, at last: {causes[-1]}" if len(causes) >= TRIES else ""
+
     def _died(self, engine: EngineClient) -> bool:
         """Whether it has lost the server with which it was chosen, and what that one received."""
         return engine.life != self._lives[engine]
@@ -301,7 +306,7 @@ class EngineWeights:
             elif not engine.unfit or engine.alive:
                 engine.unfit = True
                 engine.alive = False
-                cause = causes.get(engine.name, "it did not answer, or failed twice")
+                cause = causes.get(engine.name) or self._struck(engine) or "it did not answer"
                 log.warning("%s was not brought to version %d and gets no requests: %s", engine.name, version, cause)
         self._strikes.clear()
 
@@ -348,8 +353,8 @@ class EngineWeights:
     async def _all(self, engines: Sequence[EngineClient], update: Update, deadline: float, what: str) -> None:
         """Run `update` on all; at the first failure give up the rest, which a collective would leave waiting."""
         causes = await self._run(engines, update, deadline, asyncio.FIRST_EXCEPTION)
-        for name in causes:
-            self._strikes[name] = self._strikes.get(name, 0) + 1
+        for name, cause in causes.items():
+            self._strikes.setdefault(name, []).append(cause)
         if causes:
             raise PublicationError(f"{what} failed: {_listed(causes)}")
 
