@@ -76,6 +76,22 @@ def test_what_does_not_fit_is_refused_naming_both_values(
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--temperature 0.5", "--temperature: the run was started with temperature = 1.0, and 0.5 would make it another run"),
+        ("--task.max-digits 4", "--task.max-digits: the run was started with task.max_digits = "),
+        ("--task jsonl", "task: the run was started with task = 'sort-digits', and 'jsonl' would make it another run"),
+        ("--from step-20", "--from: there is no checkpoint 'step-20' in "),
+    ],
+)
+def test_a_run_without_a_checkpoint_is_no_other_run_either(
+    run: Path, capsys: pytest.CaptureFixture[str], flags: str, message: str
+) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert refusal(capsys, run, *flags.split()).startswith(message)
+
+
 def test_an_edited_configuration_is_refused_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("batch_size = 16", "batch_size = 8"))

@@ -47,6 +47,21 @@ def test_a_killed_run_goes_on_and_a_living_one_is_left_alone(start, resume, ends
     assert run.summary["evaluations"] == 2
 
 
+@pytest.mark.minutes
+@pytest.mark.timeout(1800)
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(start, resume, ends) -> None:
+    """The evaluation of the initial weights stays; everything else is there once."""
+    run = start("--steps", "3", "--eval-interval", "3", *OBSERVED, *EVERYTHING_IS_TRAINED, env=ends)
+    run.wait_for_step(1)
+    run.kill()
+    first = run.evals()
+    run = resume(run, env=ends)
+    check_completed(run, 3, evals=(0, 3))
+    assert [line["step"] for line in run.evals()] == [0, 3] and run.evals()[: len(first)] == first
+    assert "the run begins again: it has no checkpoint yet" in run.output
+    assert run.left_behind() == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_run_is_killed_again_and_again_also_while_it_saves_and_with_other_ranks_and_engines(start, resume, ends) -> None:

@@ -73,6 +73,7 @@ def test_accuracy_rises(tmp_path, started, method, mode):
     assert max(values["rollout/mixed_versions/mean"]) > 0, "no sample was in the middle of a publication"
     exact = steps(run)[: STEPS if mode == "retract" else 1]
     assert max(each.get("trainer/fsdp/largest_logprob_difference_by_age/0", 0.0) for each in exact) < 1e-3
+    assert any("trainer/fsdp/logprob_difference_by_age/0" in each for each in exact)
     assert "trainer/fsdp/logprob_difference_by_age/1" in values, "nothing was asynchronous"
     for name in ("running", "waiting", "tokens_per_second"):
         assert f"engines/{name}/engine-0" in values and f"engines/{name}/all" in values

@@ -110,10 +110,30 @@ def test_one_of_two_servers_comes_back_and_the_run_ends_whole(start, tmp_path: P
     values = [line["values"] for axis in ("train_step", "wall_seconds") for line in run.metrics(axis)]
     assert sum(one.get("engines/restarts/engine-1", 0) for one in values) >= 1
     assert sum(one.get("engines/retries", 0) for one in values) >= 1, "nothing was sent again"
+    for quantity in ("running", "waiting", "tokens_per_second"):
+        for engine in ("engine-0", "engine-1", "all"):
+            assert any(f"engines/{quantity}/{engine}" in one for one in values)
     calls = victim.calls(1)
     assert calls.index("/generate") > min(index for index, call in enumerate(calls) if "/update_weights" in call)
     assert 0.0 < max(one.get("trainer/fsdp/largest_logprob_difference_by_age/0", 0.0) for one in values) < SAME
     assert "Traceback" not in run.output
+
+
+@pytest.mark.long
+def test_a_server_of_its_own_evaluates_every_due_point(start) -> None:
+    """One server generates for training; the evaluation launches another and brings it to each checkpoint."""
+    run = start("--steps", "4", "--eval", "sglang", "--eval-interval", "2", "--eval-before-training")
+    assert run.wait() == 0, run.output
+    assert [(record["step"], record["skipped"], record["version"]) for record in run.evals()] == [
+        (0, "", 0),
+        (2, "", 2),
+        (4, "", 4),
+    ]
+    for record in run.evals():
+        held_out = record["sets"]["held-out"]
+        assert (held_out["version_mean"], held_out["mixed_version"], held_out["failed"]) == (record["step"], 0.0, 0.0)
+    assert "/generate" in (run.directory / "logs" / "eval-engine-0.txt").read_text(errors="replace")
+    assert run.left_behind() == []
 
 
 @pytest.mark.long

@@ -17,7 +17,8 @@ RUN is the run's directory, or its name below runs/. It goes on with the options
 it another run: processes, devices, intervals, steps, patience, loggers, evals.
 options of the command:
   --from step-N
-        Checkpoint to go on from; without it the newest complete one. What the run did after it is taken back."""
+        Checkpoint to go on from; without it the newest complete one, or the beginning if there is none yet. What the run did after
+        it is taken back."""
 OWN_FLAGS = ("from",)
 TAKEN = ("name", "runs-dir")
 
@@ -44,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
 def _resume(directory: Path, wanted: str, line: CommandLine) -> int:
     from asyncrl.options import resolve_line
     from asyncrl.runtime.directory import RunDirectory
-    from asyncrl.runtime.resume import Resumption
-    from asyncrl.training.stored import choose
+    from asyncrl.runtime.resume import Resumption, check_beginning
+    from asyncrl.training.stored import choose, steps_in
 
     opened = RunDirectory(directory.parent, directory.name, resumed=True)
     opened.lock.take()
@@ -53,12 +54,15 @@ def _resume(directory: Path, wanted: str, line: CommandLine) -> int:
         config = resolve_line(replace(line, positionals=(str(directory / "config.toml"),)))
         config = replace(config, core=config.core.model_copy(update={"name": directory.name, "runs_dir": directory.parent}))
         logging.getLogger("asyncrl").setLevel(logging.INFO)
-        resumption = Resumption(opened, choose(opened.checkpoints, wanted))
+        resumption = Resumption(opened, choose(opened.checkpoints, wanted)) if wanted or steps_in(opened.checkpoints) else None
         from asyncrl.runtime.run import run_training
 
         try:
-            resumption.check(config)
-            return run_training(config, resumption)
+            if resumption:
+                resumption.check(config)
+            else:
+                check_beginning(opened, config)
+            return run_training(config, opened, resumption)
         except UserError as error:
             raise config.located(error) from error.__cause__
     finally:

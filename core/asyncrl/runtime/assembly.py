@@ -163,11 +163,12 @@ class Assembly:
     def _begin(self) -> int:
         """Tell loggers and people of the run; returns the last step of which loggers keep what they have, -1 in a new run."""
         job, resumed = self._job, self._job.resumed
-        kept_step = resumed.kept_step if resumed else 0 if job.again else -1
+        kept_step = resumed.kept_step if resumed else 0 if job.begun else -1
         if resumed:
             log.info("the run goes on from %s", resumed.stored.directory)
             resumed.clear()
-        elif job.again:
+        elif job.begun:
+            log.info("the run begins again: it has no checkpoint yet")
             begin_again(job.directory)
         header = RunHeader(
             name=job.directory.name,

@@ -52,6 +52,11 @@ class Job:
     again: bool = False
 
     @property
+    def begun(self) -> bool:
+        """Whether the run's directory has what an earlier part of the run wrote."""
+        return self.again or self.directory.resumed
+
+    @property
     def core(self) -> RunOptions:
         return self.config.core
 

@@ -31,7 +31,7 @@ def run_name(name: str, file: Path | None) -> str:
 
 
 class RunDirectory:
-    """One run's files. Made anew, an existing directory is refused; `resumed`, it is gone on with.
+    """One run's files. Made anew, an existing directory is refused; `resumed`, the run goes on in it.
 
     Raises:
         RunDirectoryError: it exists already, or cannot be made.
@@ -42,7 +42,7 @@ class RunDirectory:
         self.path = (runs_dir / name).absolute()
         self.lock = RunLock(self.path)
         self._files: dict[str, LineFile] = {}
-        self._resumed = resumed
+        self.resumed = resumed
         self._former_config = ""
         if resumed:
             return
@@ -56,7 +56,7 @@ class RunDirectory:
     def create(self, config_toml: str) -> None:
         """Make the directory with its `config.toml`, or write that of a run that goes on, and take the run's lock."""
         try:
-            if self._resumed:
+            if self.resumed:
                 self._former_config = (self.path / CONFIG).read_text()
             else:
                 self.path.mkdir(parents=True)
@@ -138,7 +138,7 @@ class RunDirectory:
 
     def remove(self) -> None:
         """Take the directory back: the run was refused before it began. One that goes on keeps it, with the options that it had."""
-        if self._resumed:
+        if self.resumed:
             self._replace(CONFIG, self._former_config)
         else:
             shutil.rmtree(self.path, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any
 from asyncrl.errors import OptionError, RunDirectoryError
 from asyncrl.options import RunConfig
 from asyncrl.plugins import normalized
-from asyncrl.runtime.directory import RunDirectory
+from asyncrl.runtime.directory import CONFIG, RunDirectory
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes, Trained
 from asyncrl.training.stored import Stored, choose, remove_partial, steps_in
@@ -105,7 +106,7 @@ class Resumption:
             OptionError: an option would change what the run means; both values are named.
         """
         _same_plugins(self.stored, config)
-        _same_meaning(self.stored, config)
+        _same_meaning(self.stored.run["options"], config)
         if config.core.steps == self.step and self.directory.completed(self.step):
             raise OptionError(
                 f"the run has trained all its {self.step} steps",
@@ -136,6 +137,15 @@ def newest(directory: RunDirectory) -> Resumption | None:
         return None
 
 
+def check_beginning(directory: RunDirectory, config: RunConfig) -> None:
+    """Refuse what would make a run that has no checkpoint yet another one: its initial weights may have been evaluated.
+
+    Raises:
+        OptionError: an option would change what the run means; both values are named.
+    """
+    _same_meaning(_meaning(tomllib.loads((directory.path / CONFIG).read_text())), config)
+
+
 def begin_again(directory: RunDirectory) -> None:
     """Take back everything that the run did. A point of the initial weights is kept."""
     _remove_later(directory, 0)
@@ -159,7 +169,7 @@ def saved_identity(config: RunConfig) -> dict[str, Any]:
         for spec in config.specs
         if spec.slot in STATEFUL_SLOTS
     ]
-    return {"plugins": plugins, "options": _meaning(config)}
+    return {"plugins": plugins, "options": _meaning(config.to_dict())}
 
 
 def saved_step(trained: Trained) -> dict[str, Any]:
@@ -168,12 +178,12 @@ def saved_step(trained: Trained) -> dict[str, Any]:
     return {"step": trained.step, "published": trained.published, "report": report, "times": asdict(trained.times)}
 
 
-def _meaning(config: RunConfig) -> dict[str, Any]:
-    """Return the options that must stay as they are, by their names in file and flags."""
-    tree = config.to_dict()
-    fixed = {name: tree[name] for name in FIXED}
+def _meaning(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return, of the options as in a file, those that must stay as they are, by their names in file and flags."""
+    fixed = {name: options[name] for name in FIXED if name in options}
     for slot in FIXED_SLOTS:
-        fixed |= {f"{slot}.{option}": value for option, value in tree[slot].items() if option != "name"}
+        plugin = options.get(slot, {})
+        fixed |= {slot if option == "name" else f"{slot}.{option}": value for option, value in plugin.items()}
     return fixed
 
 
@@ -188,9 +198,8 @@ def _same_plugins(stored: Stored, config: RunConfig) -> None:
         )
 
 
-def _same_meaning(stored: Stored, config: RunConfig) -> None:
-    then: Mapping[str, Any] = stored.run["options"]
-    for option, value in _meaning(config).items():
+def _same_meaning(then: Mapping[str, Any], config: RunConfig) -> None:
+    for option, value in _meaning(config.to_dict()).items():
         if option in then and then[option] != value:
             raise OptionError(
                 f"the run was started with {option} = {then[option]!r}, and {value!r} would make it another run",

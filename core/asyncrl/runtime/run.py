@@ -35,29 +35,30 @@ log = logging.getLogger("asyncrl")
 INTERRUPTED = 130
 
 
-def run_training(config: RunConfig, resumed: Resumption | None = None) -> int:
+def run_training(config: RunConfig, directory: RunDirectory | None = None, resumed: Resumption | None = None) -> int:
     """Run `config` to its end, from the beginning or from a checkpoint, and return the exit code: 0 completed, 130 interrupted.
+
+    Args:
+        directory: of a run that goes on; None makes one.
 
     Raises:
         UserError: something does not fit; nothing was started.
         AsyncrlError: the run failed; everything was shut down.
     """
-    run = _Run(config, resumed)
+    run = _Run(config, directory or RunDirectory(Path(config.core.runs_dir), run_name(config.core.name, config.file)), resumed)
     run.check()
     return run.execute()
 
 
 class _Run:
-    def __init__(self, config: RunConfig, resumed: Resumption | None) -> None:
+    def __init__(self, config: RunConfig, directory: RunDirectory, resumed: Resumption | None) -> None:
         self._config = config
         self._resumed = resumed
         self._core = config.core
         self._facts: RunFacts = replace(
             config.facts(), device=preflight.resolve_device(config.core.device), on_unused=config.core.on_unused
         )
-        self._directory = (
-            resumed.directory if resumed else RunDirectory(Path(self._core.runs_dir), run_name(self._core.name, config.file))
-        )
+        self._directory = directory
         self._facts = replace(self._facts, run_dir=str(self._directory.path))
         self._host: Host = build_host(config.specs, self._facts)
         self._model = Path()
@@ -184,7 +185,7 @@ class _Run:
     def _go_back(self, job: Job, lost: TrainerLost) -> Job:
         """Return the job that goes on from the newest checkpoint. What plugins of this process know is over, as after a crash."""
         resumed = newest(self._directory)
-        log.warning("the run goes back to %s", f"step {resumed.step}" if resumed else "its beginning: it has no checkpoint yet")
+        log.warning("the run goes back to %s", f"step {resumed.step}" if resumed else "its beginning")
         self._tell_end("failed", lost.message)
         self._host = build_host(self._config.specs, self._facts)
         self._bridge_log()
