@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asyncrl.errors import AsyncrlError, OptionError, PublicationError, ResourceError, TrainerError
+from asyncrl.errors import AsyncrlError, CheckpointError, OptionError, PublicationError, ResourceError, TrainerError
 from asyncrl.rollout.client import EngineClient
 from asyncrl.rollout.connection import make_session
 from asyncrl.rollout.engine import GenerateRequest, WeightBucket
@@ -24,13 +26,15 @@ BUCKET = WeightBucket(("w",), ("float32",), ((1,),))
 
 
 class ScriptedTrainer:
-    """A trainer whose weights are a text, sent as two buckets over a `Wire`. `fail` holds what its next calls raise."""
+    """A trainer whose weights are a text, sent as two buckets over a `Wire`. `fail` holds what its next calls raise, `full` how often the
+    disk will be full."""
 
     def __init__(self) -> None:
         self.text = "initial"
         self.buckets = (BUCKET, BUCKET)
         self.wires: defaultdict[str, Wire] = defaultdict(Wire)
         self.fail: list[AsyncrlError] = []
+        self.full = 0
         self.export_waits = asyncio.Event()
         self.export_waits.set()
         self.exported: list[Path] = []
@@ -40,6 +44,9 @@ class ScriptedTrainer:
     async def export(self, directory: Path) -> Exported:
         directory.mkdir()
         (directory / WEIGHTS).write_text(self.text)
+        if self.full:
+            self.full -= 1
+            raise CheckpointError(f"can't write {directory}: {os.strerror(errno.ENOSPC)}")
         self.exported.append(directory)
         await self.export_waits.wait()
         return Exported(directory, len(self.text), digest_of(self.text))
@@ -219,6 +226,19 @@ async def test_a_trainer_that_never_finishes_its_export_ends_the_publication(wor
     world.trainer.export_waits.clear()
     publisher = world.publisher("disk", timeout=0.2)
     with pytest.raises(PublicationError, match=r"not done in time \(publish_timeout is 0\.2 s\): the trainer was exporting"):
+        await publisher.publish(1.0)
+    assert list((world.folder / "asyncrl-run").iterdir()) == []
+
+
+async def test_room_on_a_full_disk_is_waited_for(world: World) -> None:
+    """As long as a publication may take; nothing is left of what did not fit."""
+    publisher = world.publisher("disk")
+    world.trainer.full = 2
+    assert await publisher.publish(1.0) == 1
+    assert publisher.metrics.drain()["publication/retries"][""] == 1
+
+    world.trainer.full, publisher = 1000, world.publisher("disk", timeout=0.2)
+    with pytest.raises(PublicationError, match=r"not done in time \(publish_timeout is 0\.2 s\): can't write .*: No space left"):
         await publisher.publish(1.0)
     assert list((world.folder / "asyncrl-run").iterdir()) == []
 

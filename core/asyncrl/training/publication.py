@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from asyncrl.errors import AsyncrlError, OptionError, PublicationError, ResourceError, TrainerLost
+from asyncrl.line_file import is_full
 from asyncrl.metrics import Axis, Counter, Gauge, MetricSet
 from asyncrl.paths import make_private
 from asyncrl.rollout.engine import PauseMode
@@ -29,6 +30,7 @@ log = logging.getLogger("asyncrl")
 
 BROADCAST_TRIES = 3  # the second finds out which engine fails again, the third goes on without it
 CLEAN_UP_TIMEOUT = 20.0
+FULL_DISK_SECONDS = 1.0  # between two tries
 GRACE = 5.0  # by which the engines' own deadline, which names the engine, comes first
 
 
@@ -211,13 +213,28 @@ class Publisher:
             self._doing = f"the trainer was exporting to {directory}"
             make_private(directory.parent, origin="publish_dir")
             async with asyncio.timeout(self._plan.timeout):
-                exported = await self._trainer.export(directory)
+                exported = await self._export(directory)
             version = number(exported.digest)
             self._doing = "the engines were loading"
             await self._engines.load_from_disk(version, exported.directory, exported.digest, self._plan.mode)
             return version, exported.digest, exported.num_bytes
         finally:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    async def _export(self, directory: Path) -> Exported:
+        """Have the weights exported. Room on a full disk is waited for: it may be others who fill it."""
+        while True:
+            try:
+                return await self._trainer.export(directory)
+            except AsyncrlError as error:
+                if not is_full(error):
+                    raise
+                if not self._failure:
+                    self.metrics.retries.add()
+                    log.warning("publication of version %d waits for room: %s", self.version + 1, error.message)
+                self._failure = error.message
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+                await asyncio.sleep(FULL_DISK_SECONDS)
 
     # Broadcast ------------------------------------------------------------------------------------------------------
 
