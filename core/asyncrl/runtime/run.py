@@ -189,7 +189,8 @@ class _Run:
         self._tell_end("failed", lost.message)
         self._host = build_host(self._config.specs, self._facts)
         self._bridge_log()
-        self._totals = self._totals.go_back(Totals(**resumed.report["totals"]) if resumed else Totals())
+        earlier = Totals(**resumed.report["totals"]) if resumed else Totals()
+        self._totals = self._totals.go_back(earlier, resumed.step if resumed else 0)
         return job.goes_on(self._host, resumed, self._totals)
 
     # What plugins of this process are told ----------------------------------------------------------------------------------
