@@ -50,7 +50,7 @@ class Totals:
         return replace(
             earlier,
             restarts=self.restarts + 1,
-            lost_steps=self.lost_steps + self.steps - step,
+            lost_steps=self.lost_steps + max(0, self.steps - step),
             lost_tokens=self.lost_tokens + self.tokens_generated - earlier.tokens_generated,
         )
 
