@@ -99,7 +99,7 @@ PROCESSES: dict[str, frozenset[str]] = {
 
 CALLED_IN: dict[str, tuple[str, ...]] = {
     "controller": (
-        *("check_run", "task_model", "engine_needs", "eval_engines", *SLOT_HOOKS["loggers"]),
+        *("check_run", "task_model", "engine_needs", "engine_server", "eval_engines", *SLOT_HOOKS["loggers"]),
         *("on_run_start", "on_step", "on_weights_published", "on_checkpoint", "on_eval", "on_metrics", "on_error", "on_run_end"),
     ),
     "rollout": (
@@ -264,7 +264,8 @@ def engine_needs() -> EngineNeeds:
 
 @hookspec(firstresult=True)
 def engine_server(place: EnginePlace) -> ServerSpec:
-    """Engine actor. Return the command that serves `place.model` at `place.host:place.port`, and what the server can do."""
+    """Engine actor; controller, which asks for the addresses of servers that run already before anything starts. Return the command that
+    serves `place.model` at `place.host:place.port`, and what the server can do."""
 
 
 @hookspec(firstresult=True)
