@@ -30,6 +30,7 @@ def test_every_hook_is_called_in_the_processes_that_the_hooks_page_names_also_in
     watched = {*implemented(Watcher), *wrapped(Watcher)}
     wanted = {process: watched & set(hooks) for process, hooks in CALLED_IN.items()}
     del wanted["evaluator"]  # the run's eval backend uses the rollout engines
+    wanted["controller"] -= {"engine_server"}  # asked there only for evaluations on other engines
     assert calls.pop(run.process.pid) == wanted.pop("controller")
     assert sorted(calls.values(), key=len) == sorted(wanted.values(), key=len)
     assert run.left_behind() == []

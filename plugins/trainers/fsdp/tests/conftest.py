@@ -135,8 +135,6 @@ def run_ranks(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
     def run(ranks: int, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         directory = tmp_path_factory.mktemp("ranks")
-        for job in jobs:
-            job["port"] = free_port("127.0.0.1")
         (directory / "jobs.pickle").write_bytes(pickle.dumps((str(tiny_model), jobs)))
         worker = Path(__file__).with_name("rank_worker.py")
         command = [sys.executable, "-X", "faulthandler", str(worker), str(directory)]

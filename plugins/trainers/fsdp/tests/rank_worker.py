@@ -1,6 +1,6 @@
 """One trainer rank in a process of its own: `python rank_worker.py DIRECTORY RANK RANKS` runs the jobs of `jobs.pickle` in turn.
 
-A job is {options, port, actions} and, where it is not the usual one, model; an action is (hook's name, or that of a function here, and its
+A job is {options, actions} and, where it is not the usual one, model; an action is (hook's name, or that of a function here, and its
 argument or a tuple of several). The answers go to `answers-RANK.pickle`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -17,10 +18,22 @@ from typing import Any
 
 from asyncrl import RunFacts, StepReport, TrainerPlace, TrainingBatch, WeightGroup
 from asyncrl.errors import PublicationError
+from asyncrl.training.publication import free_port
 from asyncrl_fsdp import FsdpOptions, FsdpTrainer
 
 
-def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]:
+def meeting_port(file: Path, rank: int) -> int:
+    """Where the ranks meet: picked by rank 0 when it is about to listen, for a port does not stay free."""
+    if rank == 0:
+        growing = file.with_suffix(".partial")
+        growing.write_text(str(free_port("127.0.0.1")))
+        growing.rename(file)
+    while not file.exists():  # the test ends processes that wait too long
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def run_job(model: str, job: dict[str, Any], port_file: Path, rank: int, ranks: int) -> list[Any]:
     facts = RunFacts(batch_size=4, group_size=4, max_concurrent_samples=16, steps=10, synchronous=True)
     trainer = FsdpTrainer(FsdpOptions(**{"learning_rate": 1e-3, "warmup_steps": 0, **job["options"]}), facts)
     opened = trainer.trainer_open(
@@ -29,7 +42,7 @@ def run_job(model: str, job: dict[str, Any], rank: int, ranks: int) -> list[Any]
             world_size=ranks,
             local_rank=rank,
             master_address="127.0.0.1",
-            master_port=job["port"],
+            master_port=meeting_port(port_file, rank),
             device="cpu",
             model=Path(model),
             publish_dtype="float32",
@@ -75,7 +88,9 @@ def broadcast_all(trainer: FsdpTrainer, group: WeightGroup, rank0_joins: bool) -
 if __name__ == "__main__":
     directory, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     usual, jobs = pickle.loads((directory / "jobs.pickle").read_bytes())
-    answers = [run_job(job.get("model", usual), job, rank, ranks) for job in jobs]
+    answers = [
+        run_job(job.get("model", usual), job, directory / f"port-{number}", rank, ranks) for number, job in enumerate(jobs)
+    ]
     (directory / f"answers-{rank}.pickle").write_bytes(pickle.dumps(answers))
     # FSDP2 keeps gloo's threads alive after `destroy_process_group`; the interpreter's teardown may abort under them.
     os._exit(0)
