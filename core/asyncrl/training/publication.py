@@ -225,7 +225,9 @@ class Publisher:
         """Have the weights exported. Room on a full disk is waited for: it may be others who fill it."""
         while True:
             try:
-                return await self._trainer.export(directory)
+                exported = await self._trainer.export(directory)
+                self._failure = ""
+                return exported
             except AsyncrlError as error:
                 if not is_full(error):
                     raise
