@@ -58,7 +58,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(start, r
     run = resume(run, env=ends)
     check_completed(run, 3, evals=(0, 3))
     assert [line["step"] for line in run.evals()] == [0, 3] and run.evals()[: len(first)] == first
-    assert "the run begins again: it has no checkpoint yet" in run.output
+    assert "the run begins again: it has no checkpoint to go on from" in run.output
     assert run.left_behind() == []
 
 

@@ -168,7 +168,7 @@ class Assembly:
             log.info("the run goes on from %s", resumed.stored.directory)
             resumed.clear()
         elif job.begun:
-            log.info("the run begins again: it has no checkpoint yet")
+            log.info("the run begins again: it has no checkpoint to go on from")
             begin_again(job.directory)
         header = RunHeader(
             name=job.directory.name,
