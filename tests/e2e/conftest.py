@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import DEMO, Run, begin, shared_cache
-
-
-@pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shared_cache(tmp_path_factory)
+from live import DEMO, Run, begin
 
 
 @pytest.fixture

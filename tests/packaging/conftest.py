@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from live import shared_cache
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,8 +17,3 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, ROOT / "tools/release.py", "build", "--out", out], check=True, timeout=280)
     return out
-
-
-@pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shared_cache(tmp_path_factory)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from asyncrl import Prompt, Sample
 from asyncrl.errors import RunError
@@ -17,13 +14,7 @@ STEPS = 8
 METHODS = ("take_batch", "trained", "weights", "progress", "take_over", "start")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    log = logging.getLogger("asyncrl")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 async def length_is_odd(prompt: Prompt, sample: Sample) -> float:

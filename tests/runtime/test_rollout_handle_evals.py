@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +22,7 @@ STEPS = 6
 DUE = [0, 2, 4, 6]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    log = logging.getLogger("asyncrl")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def dispatcher(evaluate, snapshots: Snapshots, records: list[EvalRecord], *, blocking: bool) -> EvalDispatcher:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from itertools import product
 from typing import Any
 
@@ -25,14 +24,7 @@ from watched import Ending, WatchedRun, run_to_its_end
 SCHEDULERS, BUFFERS, STALENESS = first_party("scheduler"), first_party("buffer"), first_party("staleness")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    """Waits are said again and again in stories as long as these."""
-    log = logging.getLogger("asyncrl")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 class Scores(Plugin):
