@@ -128,3 +128,34 @@ def test_one_death_too_many_ends_the_run() -> None:
     fatal = [Death("take_batch", 2, True), Death("trained", 3, False)]
     with pytest.raises(RunError, match="the rollout actor: its process died.* once more often than max_restarts = 1 allows"):
         World(run, lambda: host(run), 1, fatal=fatal, max_restarts=1).run()
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    times=st.lists(st.integers(0, 600).map(lambda tenths: 3.2 + tenths / 10), max_size=4),
+    lost=st.lists(st.integers(1, STEPS), max_size=3),
+    save_interval=st.sampled_from([1, 2, 3]),
+    seed=st.integers(0, 100),
+    filtered=st.booleans(),
+    poll_seconds=st.sampled_from([0.015, 0.04, 1.0]),
+)
+def test_whoever_dies_each_group_is_recorded_once(
+    times: list[float], lost: list[int], save_interval: int, seed: int, filtered: bool, poll_seconds: float
+) -> None:
+    """Also one whose group died with a rollout actor, and was produced once more when the trainer was lost as well."""
+    run = facts(steps=STEPS)
+    plugins = [("filters", "reward-variance", {})] * filtered
+    world = World(
+        run,
+        lambda: host(run, *plugins, reward=length_is_odd),
+        seed,
+        times=times,
+        lost=lost,
+        save_interval=save_interval,
+        poll_seconds=poll_seconds,
+    ).run()
+    trained = [int(prompt_id) for batch in world.batches for prompt_id in batch.prompt_ids]
+    assert len(trained) == len(set(trained)) == STEPS * run.batch_size
+    assert len(world.trace) == len(set(world.trace))
+    if not times:
+        assert set(trained) <= set(world.trace), "only what an actor did not tell before it died is missing"

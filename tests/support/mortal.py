@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from asyncrl import RunFacts
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, TrainerLost
 from asyncrl.evaluation.dispatcher import EvalDispatcher
 from asyncrl.evaluation.records import Checkpoint, EvalResult, EvalSet
 from asyncrl.evaluation.sets import RunEvalSets
@@ -20,9 +20,11 @@ from asyncrl.host import Host
 from asyncrl.rollout.engine import GenerateRequest, ServerSpec
 from asyncrl.rollout.pool import EnginePool
 from asyncrl.rollout.record import HandedOut, Record
+from asyncrl.rollout.saved_groups import Arrays, pack, unpack
 from asyncrl.rollout.service import RolloutService
 from asyncrl.rollout.takeover import Served
 from asyncrl.runtime.engine_actor import EngineAddress
+from asyncrl.runtime.recorder import Recorder, produced_again
 from asyncrl.runtime.restarts import Restarts
 from asyncrl.runtime.rollout_actor import Progress, RolloutSetup
 from asyncrl.runtime.rollout_handle import RolloutHandle
@@ -39,9 +41,21 @@ ANSWER_SECONDS = 0.05
 """For which an answer is on its way; it is lost if the actor dies meanwhile."""
 PROGRESS_SECONDS = 0.001
 """The same, of `progress`: so it overtakes others, and tells what they did although their answers are lost."""
+SAVED_SECONDS = 1.0
+"""The same, of `saved`, which has the most to tell: so others would overtake it."""
 START_SECONDS = 3.0
 HELD_OUT = EvalSet("held-out", [Prompt(index, np.array([index], np.int32)) for index in range(8)], SamplingParams(32), 2)
-SETUP = RolloutSetup(Path("model"), 100, "drop", 1.0, 500.0, 1.0, 0, 0, Path("logs"), 1.0, 0)
+SETUP = RolloutSetup(Path("model"), 100, "drop", 1.0, 500.0, 1.0, 1000, 0, Path("logs"), 1.0, 0)
+
+
+@dataclass(frozen=True)
+class Save:
+    """What a run goes back to."""
+
+    step: int
+    version: int
+    saved: dict[str, Any]
+    arrays: Arrays
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ class Actor:
 
     async def _perform(self, method: str, arguments: Sequence[Any]) -> Any:
         answer = await getattr(self, f"_{method}")(*arguments)
-        await asyncio.sleep(PROGRESS_SECONDS if method == "progress" else ANSWER_SECONDS)
+        await asyncio.sleep({"progress": PROGRESS_SECONDS, "saved": SAVED_SECONDS}.get(method, ANSWER_SECONDS))
         return answer
 
     # What the actor does ----------------------------------------------------------------------------------------------------
@@ -118,12 +132,13 @@ class Actor:
         return 1
 
     async def _open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress]) -> list[str]:
-        self._connect()
+        self._connect(setup)
         return []
 
-    def _connect(self) -> None:
+    def _connect(self, setup: RolloutSetup) -> None:
         world = self._world
-        self._host = world.make_host()
+        self._recorder = Recorder(world.facts, setup.trace_groups, setup.recorded, setup.traced)
+        self._host = self._recorder.observing(world.make_host())
         self._pool = EnginePool(world.engines, health_interval=0)
         self._service = RolloutService(
             self._host,
@@ -136,13 +151,20 @@ class Actor:
     async def _take_over(
         self, setup: RolloutSetup, addresses: Any, served: Served, record: Record, held: HandedOut | None, plugins: Any
     ) -> list[str]:
-        self._connect()
+        self._connect(setup)
         for engine in self._world.engines:
             await engine.resume()
             engine.alive = engine.name not in served.doubtful and engine.version == served.version
         self._service.rebuild(record, held)
         self._service.on_published(served.version)
         return self._idle()
+
+    async def _restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
+        self._service.restore(unpack(saved, arrays, lambda position: self._host.one("train_prompt")(position=position)))
+
+    async def _saved(self) -> tuple[dict[str, Any], Arrays, Progress]:
+        saved, arrays = pack(self._service.state())
+        return saved | {"recorded": self._recorder.recorded, "plugins": []}, arrays, await self._progress()
 
     async def _start(self) -> Record:
         await self._service.start()
@@ -188,7 +210,7 @@ class Actor:
 
     async def _progress(self) -> Progress:
         self._service.check()
-        return Progress([], [], [], 0.0, 0.0, self._service.tokens_generated, self._service.record())
+        return Progress([], [], self._recorder.take(), 0.0, 0.0, self._service.tokens_generated, self._service.record())
 
     async def _close(self, outcome: str) -> dict[str, Any]:
         await self._service.stop()
@@ -241,7 +263,8 @@ class World:
 
     Attributes:
         calls: of each method of the rollout actors so far.
-        told: the progress of each poll.
+        told: the progress of each poll and save.
+        trace: prompts of the groups that were recorded, in order.
         still_open: prompts that had not ended when the run did.
     """
 
@@ -257,6 +280,8 @@ class World:
         max_restarts: int = 100,
         train_seconds: float = 1.0,
         poll_seconds: float = 1.0,
+        save_interval: int = 0,
+        lost: Sequence[int] = (),
         make_evals: Callable[[World], EvalDispatcher] | None = None,
     ) -> None:
         self.facts, self.make_host, self.fatal, self.on_unused = facts, make_host, set(fatal), on_unused
@@ -267,12 +292,16 @@ class World:
         self.learnt = 0
         self.batches: list[TrainingBatch] = []
         self.told: list[Progress] = []
+        self.trace: list[int] = []
         self.books: dict[str, Any] = {}
         self.still_open: set[int] = set()
         self.restarts = Restarts(max_restarts)
         self._times = times
         self._train_seconds = train_seconds
         self._poll_seconds = poll_seconds
+        self._save_interval = save_interval
+        self._lost = list(lost)
+        self._save: Save | None = None
         self._make_evals = make_evals
         self._actors: list[Actor] = []
 
@@ -282,6 +311,31 @@ class World:
 
     async def _main(self) -> None:
         clock = asyncio.get_running_loop()
+        for at in self._times:
+            clock.call_at(clock.time() + at, self._strike)
+        while True:
+            try:
+                return await self._attempt()
+            except TrainerLost:
+                self._go_back()
+
+    def _strike(self) -> None:
+        """Kill the actor, unless it is only starting."""
+        if self.handle._actor.lasts:
+            self._actors[-1].die()
+
+    def _go_back(self) -> None:
+        """To the newest checkpoint, or the beginning, as `Resumption.clear` does."""
+        save = self._save
+        step, self.version = (save.step, save.version) if save else (0, 0)
+        self.learnt = 0
+        self.batches = [batch for batch in self.batches if batch.step <= step]
+        del self.trace[save.saved["recorded"] if save else 0 :]
+        for engine in self.engines:
+            engine.version, engine.loading, engine.alive = self.version, False, True
+
+    async def _attempt(self) -> None:
+        save = self._save
         self.handle = RolloutHandle(self._make, self.restarts, kill=_kill)
         supervisor = Supervisor(
             [AlwaysWell(engine.name) for engine in self.engines], self.handle, self, max_restarts=0, hang_timeout=30.0
@@ -289,7 +343,13 @@ class World:
         self.handle.on_anew = supervisor.rollout_anew
         evals = self._make_evals(self) if self._make_evals else self
         await self.handle.open_task(Path("model"), (), 100.0, evaluates=False)
-        await self.handle.open(SETUP, [EngineAddress(engine.name, ServerSpec((), "")) for engine in self.engines], 100.0)
+        traced = produced_again(self.trace, save.saved["ledger"]) if save else frozenset()
+        setup = replace(SETUP, version=self.version, recorded=len(self.trace), traced=traced)
+        await self.handle.open(setup, [EngineAddress(engine.name, ServerSpec((), "")) for engine in self.engines], 100.0)
+        if save:
+            await self.handle.restore(save.saved | {"ledger": save.saved["ledger"] | {"version": save.version}}, save.arrays)
+        for engine in self.engines:
+            await engine.resume()
         loop = TrainingLoop(
             steps=self.facts.steps,
             publish_interval=self.facts.publish_interval,
@@ -298,12 +358,11 @@ class World:
             publisher=supervisor,
             engines=supervisor,
             evals=evals,
-            checkpoints=self,
+            checkpoints=_Checkpoints(self),
             on_step=self._reported,
             stop=Stop(),
+            done=save.step if save else 0,
         )
-        for at in self._times:
-            clock.call_at(clock.time() + at, lambda: self._actors[-1].die())
         await self.handle.start()
         supervisor.start()
         poll = asyncio.ensure_future(self._poll())
@@ -325,12 +384,26 @@ class World:
         with contextlib.suppress(AsyncrlError):
             while True:
                 await asyncio.sleep(self._poll_seconds)
-                self.told.append(await self.handle.progress())
+                self._tell(await self.handle.progress())
+
+    def _tell(self, progress: Progress) -> None:
+        self.told.append(progress)
+        self.trace += [prompt_id for prompt_id, *_ in progress.finished]
+
+    async def save(self, step: int) -> None:
+        """Save the run after a step, if one is due."""
+        if self._save_interval and step % self._save_interval == 0:
+            saved, arrays, progress = await self.handle.saved()
+            self._tell(progress)
+            self._save = Save(step, self.version, saved, arrays)
 
     # The loop's other parts -------------------------------------------------------------------------------------------------
 
     async def train(self, batch: list[TrainingBatch]) -> StepReport:
         await asyncio.sleep(self._train_seconds)
+        if batch[0].step in self._lost:
+            self._lost.remove(batch[0].step)
+            raise TrainerLost("a rank died")
         self.batches += batch
         self.learnt += 1
         return StepReport(metrics={}, update_norm=1.0, num_tokens=1, busy_seconds=1.0)
@@ -355,10 +428,26 @@ class World:
     async def after_step(self, step: int, version: int = 0, *, lag_steps: int = 0, last: bool) -> None:
         return None
 
+    async def resumed(self, step: int, version: int, *, last: bool) -> None:
+        return None
+
     async def settle(self) -> None:
         return None
 
     async def _reported(self, step: int, report: StepReport, times: StepTimes) -> None:
+        return None
+
+
+@dataclass
+class _Checkpoints:
+    """The checkpoints of a world, which are whole at once."""
+
+    world: World
+
+    async def after_step(self, step: int, *, last: bool) -> None:
+        await self.world.save(step)
+
+    async def settle(self) -> None:
         return None
 
 

@@ -23,6 +23,7 @@ from asyncrl.runtime.cluster import Cluster
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.evaluation import make_evaluation
 from asyncrl.runtime.interrupt import Interrupts
+from asyncrl.runtime.recorder import produced_again
 from asyncrl.runtime.reporter import Reporter, declared_metrics
 from asyncrl.runtime.resume import begin_again, saved_identity, saved_step
 from asyncrl.runtime.rollout_actor import RolloutSetup
@@ -209,6 +210,7 @@ class Assembly:
         stack.push_async_exit(self._close_rollout(rollout))
         if core.publish_method == "broadcast":
             require_reachable(core.bind, [address.spec.url for address in addresses])
+        trace = job.directory.lines("trace.jsonl")
         setup = RolloutSetup(
             model=job.model,
             vocab_size=job.vocab_size,
@@ -224,7 +226,8 @@ class Assembly:
             version=resumed.version if resumed else 0,
             digest=digest,
             restart_digest=opened.digest,
-            recorded=resumed.stored.run["rollout"]["recorded"] if resumed else 0,
+            recorded=len(trace),
+            traced=produced_again([line["prompt_id"] for line in trace], resumed.rollout()["ledger"]) if resumed else frozenset(),
             kept=job.again,
         )
         await rollout.open(setup, addresses, core.start_timeout)

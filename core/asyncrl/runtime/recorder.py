@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import asyncrl
 from asyncrl.authoring import Plugin, PluginOptions, RunFacts
@@ -21,12 +21,17 @@ PAUSES_KEPT = 1024
 """So many publications may a sample span for all of their pauses to be taken from its time."""
 
 
+def produced_again(recorded: Iterable[int], ledger: Mapping[str, Any]) -> frozenset[int]:
+    """Return, of the prompts that were recorded, those that may be produced once more: they are open in this `Ledger.state`."""
+    return frozenset(recorded) & {prompt_id for prompt_id, _ in ledger["open"]}
+
+
 class Recorder(Plugin):
     """An observer of core's own. What it holds is taken at each poll, and it stops for good after `limit` groups.
 
     Args:
         recorded: groups that were recorded by others before it.
-        traced: prompts among them that are produced once more, because their groups were lost: they are not recorded again.
+        traced: prompts among them that are produced once more should their groups be lost: they are not recorded again.
 
     Attributes:
         paused_seconds: for which the engines have stood still for publications so far.

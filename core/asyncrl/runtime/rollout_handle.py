@@ -6,6 +6,7 @@ books as they were told last, and what is booked of the batch that the trainer h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,6 +28,7 @@ from asyncrl.rollout.takeover import Served
 from asyncrl.runtime.cluster import Cluster, ask
 from asyncrl.runtime.engine_actor import EngineAddress
 from asyncrl.runtime.lasting_actor import LastingActor, kill
+from asyncrl.runtime.recorder import produced_again
 from asyncrl.runtime.restarts import Restarts
 from asyncrl.runtime.rollout_actor import Progress, RolloutActor, RolloutSetup
 from asyncrl.training.interfaces import WeightGroup, WeightManifest
@@ -79,6 +81,7 @@ class RolloutHandle:
         self._served = Served(0, "")
         self._plugins: list[dict[str, Any]] = []
         self._record: Record | None = None
+        self._telling = asyncio.Lock()  # one answer after the other: what they tell is written in this order
         self._held: HandedOut | None = None  # by the trainer
         self._busy = self._paused = 0.0  # seconds, over all actors so far
         self._busy_before = self._paused_before = 0.0  # of those that died
@@ -104,7 +107,6 @@ class RolloutHandle:
 
     async def restore(self, saved: dict[str, Any], arrays: Arrays) -> None:
         self._plugins = saved["plugins"]
-        self._setup = replace(self._setup, traced=frozenset(arrays["prompt_ids"].tolist()))
         await self._actor.once(lambda actor: actor.restore.remote(saved, arrays))
 
     async def start(self) -> None:
@@ -215,12 +217,14 @@ class RolloutHandle:
 
     async def progress(self) -> Progress:
         """What an actor that died had not told is lost, but for the books; running totals go on."""
-        return self._told(await self._actor.again(lambda actor: actor.progress.remote()))
+        async with self._telling:
+            return self._told(await self._actor.again(lambda actor: actor.progress.remote()))
 
     async def saved(self) -> tuple[dict[str, Any], Arrays, Progress]:
-        saved, arrays, progress = await self._actor.again(lambda actor: actor.saved.remote())
-        self._plugins = saved["plugins"]
-        return saved, arrays, self._told(progress)
+        async with self._telling:
+            saved, arrays, progress = await self._actor.again(lambda actor: actor.saved.remote())
+            self._plugins = saved["plugins"]
+            return saved, arrays, self._told(progress)
 
     async def close(self, outcome: str) -> dict[str, Any]:
         """Stop generating and return the final books; the actor is ended in any case. One that is dead is not made anew for it."""
@@ -239,9 +243,9 @@ class RolloutHandle:
 
     def _told(self, progress: Progress) -> Progress:
         self._note(progress.record)
-        recorded, traced = self._setup.recorded + len(progress.finished), {prompt_id for prompt_id, *_ in progress.finished}
-        still_open = {prompt_id for prompt_id, _ in progress.record.ledger["open"]}
-        self._setup = replace(self._setup, recorded=recorded, traced=(self._setup.traced | traced) & still_open)
+        finished = [prompt_id for prompt_id, *_ in progress.finished]
+        traced = produced_again([*self._setup.traced, *finished], progress.record.ledger)
+        self._setup = replace(self._setup, recorded=self._setup.recorded + len(finished), traced=traced)
         self._busy = self._busy_before + progress.engine_busy_seconds
         self._paused = self._paused_before + progress.paused_seconds
         return replace(progress, engine_busy_seconds=self._busy, paused_seconds=self._paused)
