@@ -23,6 +23,14 @@ def ends(tmp_path: Path) -> dict[str, str]:
     return observing(tmp_path / "site")
 
 
+def contents(run: Run) -> dict[Path, bytes]:
+    """Of every file but the log."""
+    files = (
+        path for path in run.directory.rglob("*") if path.is_file() and "log" not in path.relative_to(run.directory).parts[0]
+    )
+    return {path: path.read_bytes() for path in files if path.name != "run.lock"}
+
+
 def check_completed(run: Run, steps: int, evals: Sequence[int] = ()) -> None:
     assert run.wait() == 0, run.output
     check_whole(run, steps, evals=evals)
@@ -142,14 +150,20 @@ def test_a_resumed_lockstep_run_has_the_weights_of_one_that_was_not_interrupted(
 
 @pytest.mark.minutes
 def test_a_run_that_is_complete_goes_on_only_if_more_is_asked_for(start, resume) -> None:
-    run = start("--steps", "1", "--eval-interval", "0")
+    """What is refused only while everything starts has cost nothing either."""
+    run = start("--steps", "2", "--eval-interval", "0", "--save-interval", "1")
     assert run.wait() == 0, run.output
+    kept = contents(run)
     again = resume(run)
     assert again.wait() == 2, again.output
-    assert "steps: the run has trained all its 1 steps (to train it further, ask for more: --steps 2)" in again.output
+    assert "steps: the run has trained all its 2 steps (to train it further, ask for more: --steps 4)" in again.output
+    unfit = resume(run, "--from", "step-1", "--eval-interval", "1", "--eval-sets", "unheard-of")
+    assert unfit.wait() == 2, unfit.output
+    assert "unheard-of" in unfit.output
+    assert contents(run) == kept
     before = json.loads((run.directory / "summary.json").read_text())
-    more = resume(run, "--steps", "2")
+    more = resume(run, "--steps", "3")
     assert more.wait() == 0, more.output
-    assert [line["step"] for line in more.metrics()] == [1, 2]
+    assert [line["step"] for line in more.metrics()] == [1, 2, 3]
     assert more.summary["books"]["issued"] >= before["books"]["issued"]
     assert more.left_behind() == []

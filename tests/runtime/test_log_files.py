@@ -52,6 +52,13 @@ def test_what_a_server_says_is_kept_up_to_the_limit_in_whole_lines(tmp_path: Pat
     assert len(former) <= 1037 and len(present) <= 1000
 
 
+def test_a_log_that_has_just_begun_anew_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.txt"
+    log = OutputLog(path, 10)
+    log.write(b"line 0\nline 1\n")
+    assert (older(path).read_bytes(), path.read_bytes()) == (b"line 0\nline 1\n", b"")
+
+
 def test_the_last_words_are_found_when_the_log_has_just_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "engine-0.txt"
     older(path).write_text("starting\nRuntimeError: CUDA out of memory\n")

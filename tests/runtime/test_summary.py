@@ -31,9 +31,9 @@ def test_a_run_without_a_step_has_a_summary() -> None:
 
 
 def test_what_was_trained_and_generated_in_vain_adds_up_over_the_restarts() -> None:
-    checkpoint = Totals(steps=3, tokens_generated=100)
-    once = Totals(steps=6, tokens_generated=180).go_back(checkpoint, 4)
-    assert (once.steps, once.tokens_generated) == (3, 100)
+    checkpoint = Totals(steps=4, tokens_generated=100)
+    once = Totals(steps=6, tokens_generated=180).go_back(checkpoint)
+    assert (once.steps, once.tokens_generated) == (4, 100)
     once.steps, once.tokens_generated = 5, 130
-    twice = once.go_back(checkpoint, 4)
+    twice = once.go_back(checkpoint)
     assert twice.summary("completed", 1.0, "")["restarts"] == {"trainer": 2, "lost_steps": 3, "lost_tokens": 110}

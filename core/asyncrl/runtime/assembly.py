@@ -56,12 +56,16 @@ class Assembly:
     async def train(self, stack: contextlib.AsyncExitStack) -> None:
         """Start everything and train to the end, or until a stop is asked for. What was started ends with the stack."""
         job, core, facts, resumed = self._job, self._job.core, self._job.facts, self._job.resumed
-        kept_step = self._begin()
+        self._announce()
+        if not job.begun:
+            self._begin()
         cluster = self._base.cluster
         watchdog = stack.enter_context(Watchdog(job.directory.path, core.watchdog_timeout))
         stack.callback(remove_partial, job.directory.checkpoints)  # when no rank is left that could write to one
         watchdog.elsewhere = lambda: cluster.ask_other_nodes(report_of, str(job.directory.path))
         trainer, num_parameters, rollout, publisher = await self._start_processes(stack, cluster)
+        if job.begun:
+            self._take_back()
         supervisor = Supervisor(
             self._base.engines.servers,
             rollout,
@@ -143,9 +147,7 @@ class Assembly:
         )
         if resumed:
             evals.restore(resumed.stored.run["evals"], job.directory.lines("evals.jsonl"))
-            await reporter.go_on(
-                resumed.report, resumed.trained, job.directory.lines("evals.jsonl"), reported=kept_step == resumed.step
-            )
+            await reporter.go_on(resumed.report, resumed.trained, job.directory.lines("evals.jsonl"), reported=resumed.reported)
         elif records := job.directory.lines("evals.jsonl"):  # of the initial weights
             evals.restore({}, records)
             reporter.know(records)
@@ -161,16 +163,30 @@ class Assembly:
         finally:
             await reporter.last_poll()
 
-    def _begin(self) -> int:
-        """Tell loggers and people of the run; returns the last step of which loggers keep what they have, -1 in a new run."""
+    def _announce(self) -> None:
+        """Tell people of the run."""
         job, resumed = self._job, self._job.resumed
-        kept_step = resumed.kept_step if resumed else 0 if job.begun else -1
         if resumed:
             log.info("the run goes on from %s", resumed.stored.directory)
-            resumed.clear()
         elif job.begun:
             log.info("the run begins again: it has no checkpoint to go on from")
+        for note in job.config.notes:
+            log.info("%s", note)
+        engines = f"{'keeping' if job.again else 'starting'} {job.core.num_engines} engine(s)"
+        log.info("run directory %s; device %s; %s", job.directory.path, job.facts.device, engines)
+
+    def _take_back(self) -> None:
+        """Now that everything has started, take back what the run did after the point from which it goes on; loggers do the same."""
+        job, resumed = self._job, self._job.resumed
+        if resumed:
+            resumed.clear()
+        else:
             begin_again(job.directory)
+        self._begin(resumed.kept_step if resumed else 0)
+
+    def _begin(self, kept_step: int = -1) -> None:
+        """Tell loggers of the run, and the last step of which they keep what they have."""
+        job = self._job
         header = RunHeader(
             name=job.directory.name,
             directory=job.directory.path,
@@ -180,11 +196,6 @@ class Assembly:
             resumed_step=kept_step,
         )
         job.host.observe("log_start", header=header)
-        for note in job.config.notes:
-            log.info("%s", note)
-        engines = f"{'keeping' if job.again else 'starting'} {job.core.num_engines} engine(s)"
-        log.info("run directory %s; device %s; %s", job.directory.path, job.facts.device, engines)
-        return kept_step
 
     async def _start_processes(
         self, stack: contextlib.AsyncExitStack, cluster: Cluster
@@ -210,7 +221,7 @@ class Assembly:
         stack.push_async_exit(self._close_rollout(rollout))
         if core.publish_method == "broadcast":
             require_reachable(core.bind, [address.spec.url for address in addresses])
-        trace = job.directory.lines("trace.jsonl")
+        trace = resumed.trace() if resumed else []
         setup = RolloutSetup(
             model=job.model,
             vocab_size=job.vocab_size,

@@ -59,17 +59,17 @@ class OutputLog:
         with contextlib.suppress(OSError):
             if self._limit and self._size() + len(data) > self._limit:
                 last_line = data.rfind(b"\n") + 1
-                self._append(data[:last_line])
+                if last_line:
+                    self._append(data[:last_line])
                 data = data[last_line:]
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(self._path, older(self._path))
             self._append(data)
 
     def _append(self, data: bytes) -> None:
-        if data:
-            with self._path.open("ab", buffering=0) as file:
-                while data:
-                    data = data[file.write(data) :]
+        with self._path.open("ab", buffering=0) as file:  # also without data: a log that begins anew is there
+            while data:
+                data = data[file.write(data) :]
 
     def _size(self) -> int:
         try:

@@ -61,7 +61,7 @@ class Reporter:
     Args:
         host: the controller's plugins.
         trainer: prefix of the trainer plugin's metrics, such as ``trainer/fsdp``.
-        totals: of a run that goes on, what they were at its checkpoint.
+        totals: of a run that goes on, what they were with its checkpoint's step.
         started: when the run would have begun if it had never been interrupted; seconds of the monotonic clock.
         others: further metrics of the controller's.
     """
@@ -158,9 +158,8 @@ class Reporter:
         self._tokens_before = self._totals.tokens_generated
         self._totals.publications += trained.published == trained.step
         if not reported:
-            await self.step(trained.step, trained.report, trained.times)
+            self._report(trained.step, trained.report, trained.times)
             return
-        self._totals.add_step(trained.times, trained.report.busy_seconds)
         for axis in (Axis.TRAIN_STEP, Axis.WEIGHT_VERSION, Axis.WALL_SECONDS):
             self._registry.take(axis)
 
@@ -175,10 +174,13 @@ class Reporter:
     async def step(self, step: int, report: StepReport, times: StepTimes) -> None:
         """Log one finished step."""
         await self.poll()
+        self._totals.add_step(times, report.busy_seconds)
+        self._report(step, report, times)
+
+    def _report(self, step: int, report: StepReport, times: StepTimes) -> None:
         tokens = self._totals.tokens_generated - self._tokens_before
         engines_busy = self._totals.engines_while_training - self._engines_before
         self._tokens_before, self._engines_before = self._totals.tokens_generated, self._totals.engines_while_training
-        self._totals.add_step(times, report.busy_seconds)
         paused, self._paused_before = self._totals.paused - self._paused_before, self._totals.paused
         seconds = max(times.total - times.evaluation, 1e-9)
         if self._publisher.version != self._version:

@@ -14,6 +14,7 @@ from asyncrl.errors import OptionError, RunDirectoryError
 from asyncrl.options import RunConfig
 from asyncrl.plugins import normalized
 from asyncrl.runtime.directory import CONFIG, RunDirectory
+from asyncrl.runtime.summary import Totals
 from asyncrl.training.interfaces import StepReport
 from asyncrl.training.loop import StepTimes, Trained
 from asyncrl.training.stored import Stored, choose, remove_partial, steps_in
@@ -69,9 +70,16 @@ class Resumption:
 
     @property
     def report(self) -> dict[str, Any]:
-        """Totals and metrics."""
+        """Totals and metrics, as the checkpoint has them."""
         report: dict[str, Any] = self.stored.run["report"]
         return report
+
+    @property
+    def totals(self) -> Totals:
+        """What they were with the checkpoint's step, which was not among them yet when it was written."""
+        totals = Totals(**self.report["totals"])
+        totals.add_step(self.trained.times, self.trained.report.busy_seconds)
+        return totals
 
     @property
     def seconds(self) -> float:
@@ -92,6 +100,10 @@ class Resumption:
     def kept_step(self) -> int:
         """Last step of which loggers keep what they have."""
         return self.step if self.reported else self.step - 1
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return the lines of `trace.jsonl` that were written when the checkpoint was."""
+        return self.directory.lines("trace.jsonl")[: self.stored.run["rollout"]["recorded"]]
 
     def rollout(self) -> dict[str, Any]:
         """Return the rollout side's state with the version that is served now."""

@@ -63,7 +63,7 @@ class _Run:
         self._host: Host = build_host(config.specs, self._facts)
         self._model = Path()
         self._vocab_size = 0
-        self._totals = Totals(**resumed.report["totals"]) if resumed else Totals()
+        self._totals = resumed.totals if resumed else Totals()
         self._stop = Stop()
         self._interrupts: Interrupts | None = None
         self._bridge: LoggerBridge | None = None
@@ -189,8 +189,7 @@ class _Run:
         self._tell_end("failed", lost.message)
         self._host = build_host(self._config.specs, self._facts)
         self._bridge_log()
-        earlier = Totals(**resumed.report["totals"]) if resumed else Totals()
-        self._totals = self._totals.go_back(earlier, resumed.step if resumed else 0)
+        self._totals = self._totals.go_back(resumed.totals if resumed else Totals())
         return job.goes_on(self._host, resumed, self._totals)
 
     # What plugins of this process are told ----------------------------------------------------------------------------------

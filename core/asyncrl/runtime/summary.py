@@ -41,16 +41,12 @@ class Totals:
     def engines_while_training(self) -> float:
         return self.engines - self.engines_in_eval
 
-    def go_back(self, earlier: Totals, step: int) -> Totals:
-        """Return the totals of a run that goes on from where they were `earlier`, because its trainer was lost.
-
-        Args:
-            step: of the checkpoint. It is not among the earlier steps yet: a checkpoint is written before its step is reported.
-        """
+    def go_back(self, earlier: Totals) -> Totals:
+        """Return the totals of a run that goes on from where they were `earlier`, because its trainer was lost."""
         return replace(
             earlier,
             restarts=self.restarts + 1,
-            lost_steps=self.lost_steps + max(0, self.steps - step),
+            lost_steps=self.lost_steps + max(0, self.steps - earlier.steps),
             lost_tokens=self.lost_tokens + self.tokens_generated - earlier.tokens_generated,
         )
 
