@@ -26,7 +26,7 @@ def check_whole(run: Run, steps: int, *, batch_size: int = 16, evals: Sequence[i
 
     Args:
         evals: the steps that have an eval point.
-        lives: how many commands may have trained to the last step.
+        lives: how often training may have begun: by a command, and when the trainer was made anew.
     """
     assert run.summary["outcome"] == "completed" and run.summary["steps"] == steps
     check_steps(run, steps, lives)
