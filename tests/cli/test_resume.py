@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from asyncrl.cli.main import main
+from asyncrl.errors import EngineError
 from asyncrl.options import resolve
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.resume import Resumption, saved_identity
@@ -44,6 +45,11 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     seal(place)
 
 
+def contents(run: Path) -> dict[Path, bytes]:
+    """Of every file but lock and log."""
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in ("run.lock", "log.txt")}
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
     """The one line with which the command is refused."""
     assert main(["resume", *map(str, arguments)]) == 2
@@ -71,9 +77,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
 def test_what_does_not_fit_is_refused_naming_both_values(
     run: Path, capsys: pytest.CaptureFixture[str], flags: str, message: str
 ) -> None:
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "run.lock"}
+    before = contents(run)
     assert refusal(capsys, run, *flags.split()).startswith(message)
-    assert {path: path.read_bytes() for path in before} == before
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize(
@@ -139,6 +145,21 @@ def test_a_run_that_is_alive_is_refused(run: Path, capsys: pytest.CaptureFixture
     living.lock.take()
     assert "is still alive: process " in refusal(capsys, run)
     living.lock.release()
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [({"side_effect": EngineError("it does not start")}, 1), ({"return_value": "interrupted"}, 130)]
+)
+def test_a_run_that_ends_before_it_goes_on_is_as_it_was(
+    run: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], code: int
+) -> None:
+    """Its options and its summary, too: a run that was complete is complete."""
+    shutil.rmtree(run / "checkpoints")
+    (run / "summary.json").write_text(json.dumps({"outcome": "completed", "steps": 20}))
+    before = contents(run)
+    monkeypatch.setattr("asyncrl.runtime.run._Run._main", AsyncMock(**how))
+    assert main(["resume", str(run), "--cache-dir", str(cache_dir), "--trainer-ranks", "99"]) == code
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize("killed_at", ["shutil.rmtree", "os.truncate"])

@@ -59,7 +59,19 @@ def test_a_run_that_goes_on_is_not_removed_when_it_is_refused(tmp_path: Path) ->
     again = RunDirectory(tmp_path, "one", resumed=True)
     again.create("steps = 2\n")
     again.remove()
+    assert again.untouched
     assert (tmp_path / "one" / "config.toml").read_text() == "steps = 1\n", "what was refused is not remembered"
+
+
+def test_a_run_has_its_new_options_once_it_goes_on(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path, "one")
+    first.create("steps = 1\n")
+    first.lock.release()
+    again = RunDirectory(tmp_path, "one", resumed=True)
+    again.create("steps = 2\n")
+    again.cut(0, traced=0)
+    assert not again.untouched
+    assert (tmp_path / "one" / "config.toml").read_text() == "steps = 2\n"
 
 
 def step_times() -> StepTimes:

@@ -33,6 +33,9 @@ def run_name(name: str, file: Path | None) -> str:
 class RunDirectory:
     """One run's files. Made anew, an existing directory is refused; `resumed`, the run goes on in it.
 
+    Attributes:
+        untouched: whether a run that goes on has not begun to yet, so that all is as its earlier part left it.
+
     Raises:
         RunDirectoryError: it exists already, or cannot be made.
     """
@@ -43,7 +46,8 @@ class RunDirectory:
         self.lock = RunLock(self.path)
         self._files: dict[str, LineFile] = {}
         self.resumed = resumed
-        self._former_config = ""
+        self.untouched = resumed
+        self._config = ""
         if resumed:
             return
         if name in ("", ".", "..") or Path(name).name != name:
@@ -54,13 +58,13 @@ class RunDirectory:
             )
 
     def create(self, config_toml: str) -> None:
-        """Make the directory with its `config.toml`, or write that of a run that goes on, and take the run's lock."""
+        """Make the directory with its `config.toml`, and take the run's lock. A run that goes on has both; `cut` writes its options."""
+        self._config = config_toml
+        if self.resumed:
+            return
         try:
-            if self.resumed:
-                self._former_config = (self.path / CONFIG).read_text()
-            else:
-                self.path.mkdir(parents=True)
-                self.lock.take()
+            self.path.mkdir(parents=True)
+            self.lock.take()
             self._replace(CONFIG, config_toml)
         except FileExistsError as cause:
             raise RunDirectoryError(f"the run directory {self.path} exists already", origin="--name") from cause
@@ -106,19 +110,22 @@ class RunDirectory:
         self._append("trace.jsonl", "".join(lines))
 
     def cut(self, step: int, traced: int) -> None:
-        """Take back what was written after the checkpoint of `step`, so that nothing is written twice.
+        """Take back what was written after the checkpoint of `step`, so that nothing is written twice. From here on the run has the
+        options with which it goes on.
 
         Eval points are kept by the step they belong to, also those that were settled late.
 
         Args:
             traced: groups in `trace.jsonl` then.
         """
+        self.untouched = False
         self._keep("steps.jsonl", lambda number, line: line["step"] <= step)
         self._keep("evals.jsonl", lambda number, line: line["step"] <= step)
         self._keep("trace.jsonl", lambda number, line: number < traced)
-        with contextlib.suppress(OSError):
-            self.flush()
         (self.path / SUMMARY).unlink(missing_ok=True)
+        for write in (self.flush, lambda: self._replace(CONFIG, self._config)):
+            with contextlib.suppress(OSError):  # a full disk does not stop that
+                write()
 
     def completed(self, step: int) -> bool:
         """Whether the run came to its end with this step."""
@@ -137,10 +144,8 @@ class RunDirectory:
         self._file(name).keep(lambda text: belongs(next(numbers), line) if (line := _parsed(text)) else False)
 
     def remove(self) -> None:
-        """Take the directory back: the run was refused before it began. One that goes on keeps it, with the options that it had."""
-        if self.resumed:
-            self._replace(CONFIG, self._former_config)
-        else:
+        """Take the directory back: the run was refused before it began. One that goes on keeps it."""
+        if not self.resumed:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ class _Run:
             with contextlib.suppress(OSError):
                 if refused:
                     self._directory.remove()
-                else:
+                elif not self._directory.untouched:
                     self._directory.write_summary(summary)
             assert self._bridge is not None
             logging.getLogger("asyncrl").removeHandler(self._bridge)
