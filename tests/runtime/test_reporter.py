@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from asyncrl import Plugin, PluginOptions, RunFacts, hookimpl
 from asyncrl.evaluation.records import EvalRecord
-from asyncrl.host import Host
+from asyncrl.host import Active, Host
 from asyncrl.metrics import Registry
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.reporter import Reporter, declared_metrics
@@ -20,11 +21,20 @@ class Served:
     version = 0
 
 
-def make(directory: RunDirectory) -> Reporter:
+class Killed(Plugin):
+    """An observer at whose work the run is killed."""
+
+    hook_api = 1
+
+    @hookimpl
+    def on_eval(self) -> None:
+        raise KeyboardInterrupt
+
+
+def make(directory: RunDirectory, *plugins: Active) -> Reporter:
     """A reporter that is only told of eval points: it asks neither rollout nor publisher for anything."""
-    return Reporter(
-        Host([]), Registry(declared_metrics([])), directory, cast(Any, None), cast(Any, Served()), Totals(), "trainer/none", 0.0
-    )
+    registry = Registry(declared_metrics([]))
+    return Reporter(Host(plugins), registry, directory, cast(Any, None), cast(Any, Served()), Totals(), "trainer/none", 0.0)
 
 
 def test_points_that_found_no_room_on_the_disk_are_written_with_the_next_one(tmp_path: Path) -> None:
@@ -39,6 +49,23 @@ def test_points_that_found_no_room_on_the_disk_are_written_with_the_next_one(tmp
     reporter.evaluated(EvalRecord(6, 6))
     lines = [json.loads(line) for line in in_the_way.read_text().splitlines()]
     assert [(line["step"], line["skipped"]) for line in lines] == [(2, ""), (4, "busy"), (6, "")]
+    directory.lock.release()
+
+
+def test_a_point_whose_metrics_were_not_logged_yet_is_none_in_the_file(tmp_path: Path) -> None:
+    """A run that goes on would take it as settled, and its metrics would be missing for ever."""
+    directory = RunDirectory(tmp_path, "one")
+    directory.create("")
+    killed = Active(
+        "observers",
+        "killed",
+        "some",
+        "1",
+        Killed(PluginOptions(), RunFacts(batch_size=4, group_size=2, max_concurrent_samples=8, steps=6)),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        make(directory, killed).evaluated(EvalRecord(2, 2))
+    assert directory.lines("evals.jsonl") == []
     directory.lock.release()
 
 

@@ -229,10 +229,10 @@ class Reporter:
         self._eval.duration_seconds.set(record.duration_seconds)
         self._eval.export_seconds.set(record.export_seconds)
         self._registry.add(self._eval.drain())
-        with self._file("evals.jsonl"):
-            self._directory.add_eval(record)
         self._host.observe("log_eval", record=record)
         self._host.observe("on_eval", record=record)
+        with self._file("evals.jsonl"):  # after observers, which may take long: with its line the point is settled for good
+            self._directory.add_eval(record)
         self._log(Axis.EVAL_STEP, record.step)
 
     @contextlib.contextmanager
