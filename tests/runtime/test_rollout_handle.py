@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from asyncrl import Prompt, Sample
-from asyncrl.errors import RunError
+from asyncrl.errors import ActorLost, RunError
+from asyncrl.runtime.restarts import Restarts
+from asyncrl.runtime.rollout_handle import RolloutHandle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mortal import Death, World
@@ -121,6 +127,24 @@ def test_an_actor_that_dies_while_it_takes_over_is_followed_by_another() -> None
     world = World(run, lambda: host(run), 1, fatal=[Death("take_batch", 2, True), Death("take_over", 1, True)]).run()
     check(world)
     assert world.restarts.used == 2
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_an_actor_that_never_began_is_ended_with_its_task(dies: bool) -> None:
+    """A run that goes back once more, because what it starts died meanwhile, makes another one."""
+    ended: list[Any] = []
+
+    async def kill(actor: Any) -> None:
+        ended.append(actor)
+
+    async def close_task() -> None:
+        if dies:
+            raise ActorLost("it died")
+
+    actor = SimpleNamespace(close_task=SimpleNamespace(remote=close_task))
+    with pytest.raises(ActorLost) if dies else contextlib.nullcontext():
+        await RolloutHandle(lambda: actor, Restarts(0), kill=kill).close_task()
+    assert ended == [actor]
 
 
 def test_one_death_too_many_ends_the_run() -> None:

@@ -120,6 +120,7 @@ class Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(RAY_LOG_BYTES))
         os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # else Ray prints that of a batch that nobody waits for
         if self._address:
             ray.init(address=self._address, log_to_driver=False)
             return

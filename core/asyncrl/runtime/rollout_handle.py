@@ -96,7 +96,11 @@ class RolloutHandle:
         self._process = await self._actor.once(self._open_task, "the task to open", timeout)
 
     async def close_task(self) -> None:
-        await self._actor.once(lambda actor: actor.close_task.remote(), timeout=CLOSE_SECONDS)
+        """Close the task of an actor that is never opened, and end the actor."""
+        try:
+            await self._actor.once(lambda actor: actor.close_task.remote(), timeout=CLOSE_SECONDS)
+        finally:
+            await self._actor.end()
 
     async def open(self, setup: RolloutSetup, addresses: Sequence[EngineAddress], timeout: float) -> None:
         self._setup = setup

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.authoring import RunFacts
-from asyncrl.errors import AsyncrlError, EngineError, PublicationError, RunError, TrainerLost, UserError
+from asyncrl.errors import ActorLost, AsyncrlError, EngineError, PublicationError, RunError, TrainerLost, UserError
 from asyncrl.evaluation.setup import check_options, check_staging
 from asyncrl.fit import check_fit
 from asyncrl.host import Host
@@ -27,6 +27,7 @@ from asyncrl.runtime.interrupt import Interrupts
 from asyncrl.runtime.reporter import LoggerBridge, describe
 from asyncrl.runtime.restarts import Restarts
 from asyncrl.runtime.resume import Resumption, newest
+from asyncrl.runtime.rollout_handle import WHO as ROLLOUT_ACTOR
 from asyncrl.runtime.summary import Totals
 from asyncrl.training.loop import Stop
 from asyncrl.training.stored import steps_in
@@ -139,7 +140,7 @@ class _Run:
         return "interrupted" if self._stop.requested and self._totals.steps < self._core.steps else "completed"
 
     async def _train(self, interrupts: Interrupts) -> None:
-        """Train, and go on from the newest checkpoint when the trainer is lost, as often as may be."""
+        """Train, and go on from the newest checkpoint when the trainer is lost, or the rollout actor meanwhile, as often as may be."""
         job = Job(
             config=self._config,
             facts=self._facts,
@@ -159,10 +160,12 @@ class _Run:
             while True:
                 try:
                     return await self._attempt(job, base, interrupts)
-                except TrainerLost as lost:
-                    if self._stop.requested or not (interrupts.loop_running or job.again):
+                except (TrainerLost, ActorLost) as lost:
+                    rank = isinstance(lost, TrainerLost)
+                    goes_back = rank if interrupts.loop_running else job.again
+                    if self._stop.requested or not goes_back:
                         raise
-                    self._restarts.take("the trainer", lost.message)
+                    self._restarts.take("the trainer" if rank else ROLLOUT_ACTOR, lost.message)
                     interrupts.loop_running = False
                     job = self._go_back(job, lost)
                 except UserError as error:
@@ -182,7 +185,7 @@ class _Run:
                 tails = await base.engines.log_tails()
                 raise (type(error)(f"{error.message}\n{tails}") if tails else error) from error
 
-    def _go_back(self, job: Job, lost: TrainerLost) -> Job:
+    def _go_back(self, job: Job, lost: TrainerLost | ActorLost) -> Job:
         """Return the job that goes on from the newest checkpoint. What plugins of this process know is over, as after a crash."""
         resumed = newest(self._directory)
         log.warning("the run goes back to %s", f"step {resumed.step}" if resumed else "its beginning")
