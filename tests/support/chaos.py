@@ -128,8 +128,8 @@ class Chaos:
 
     @property
     def accuracy(self) -> float:
-        """Of the last eval point."""
-        (one,) = self.run.evals()[-1]["sets"].values()
+        """Of the last eval point that has a result: one whose evaluation was killed is skipped."""
+        (one,) = [record["sets"] for record in self.run.evals() if record["sets"]][-1].values()
         return float(one["mean_reward"])
 
     def table(self) -> list[tuple[str, ...]]:
