@@ -19,6 +19,7 @@ from asyncrl.plugins import SLOTS, discover
 from fake_distributions import install, install_toys
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = "x" * 5000
 
 
 def asyncrl(*arguments: str, path: Path | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -175,6 +176,18 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(arguments: list[str], c
     assert done.stderr.startswith(text)
     assert len(done.stderr.splitlines()) == 1 or code == 3
     assert list(tmp_path.glob("runs*")) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["resume", LONG], ["eval", LONG], ["train", LONG], ["train", "demo.toml", "--runs-dir", LONG]],
+    ids=["resume", "eval", "train", "runs-dir"],
+)
+def test_a_path_that_no_file_can_have_is_one_line(arguments: list[str]) -> None:
+    done = asyncrl(*arguments, cwd=ROOT / "examples")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("asyncrl: error: ") and line.endswith(": File name too long")
 
 
 def test_a_reader_that_leaves_early_costs_no_traceback() -> None:

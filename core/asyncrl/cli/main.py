@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import NoReturn
 
 from asyncrl import __version__
 from asyncrl.cli.output import guarded, silence
-from asyncrl.errors import AsyncrlError, OptionError, PluginError
+from asyncrl.errors import AsyncrlError, OptionError, PluginError, UserError
 
 COMMANDS = {
     "train": "train a model: asyncrl train RUN.toml [--OPTION VALUE] [--SLOT NAME] [--SLOT.OPTION VALUE]",
@@ -25,6 +26,10 @@ COMMANDS = {
 COMPLETE = "complete"
 """Another one, which only shells call."""
 INTERRUPTED = 130
+WRONG_PATH = (errno.EACCES, errno.ENAMETOOLONG)
+"""Why a path that the user named can't even be looked at."""
+SHOWN = 200
+"""Characters of such a path that are shown."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         return 1
+    except OSError as error:
+        if error.errno not in WRONG_PATH:
+            raise
+        path = str(error.filename)
+        report(UserError(str(error.strerror), origin=path if len(path) <= SHOWN else f"{path[:SHOWN]}…"))
+        return UserError.exit_code
 
 
 def report(error: AsyncrlError) -> None:
