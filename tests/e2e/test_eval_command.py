@@ -82,6 +82,7 @@ def test_a_set_that_does_not_exist_is_refused_and_leaves_no_directory(evaluate, 
 
 
 @pytest.mark.minutes
+@pytest.mark.long
 def test_a_run_that_shall_evaluate_a_set_that_does_not_exist_is_refused_before_training(start) -> None:
     run = start("--eval-sets", "hidden")
     assert run.wait() == 2
