@@ -17,6 +17,7 @@ from asyncrl.options import resolve
 from asyncrl.runtime.directory import RunDirectory
 from asyncrl.runtime.resume import Resumption, saved_identity
 from asyncrl.training.stored import RUN_FILE, choose, seal, steps_in, write_state
+from whole_life import contents
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
 
@@ -43,11 +44,6 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     change(content)
     write_state(place, content, {})
     seal(place)
-
-
-def contents(run: Path) -> dict[Path, bytes]:
-    """Of every file but lock and log."""
-    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in ("run.lock", "log.txt")}
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from live import Run
-from whole_life import OBSERVED, check_whole, observing
+from whole_life import OBSERVED, check_whole, contents, observing
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +21,6 @@ EVERYTHING_IS_TRAINED = ("--filters", "", "--staleness", "none")
 def ends(tmp_path: Path) -> dict[str, str]:
     """Environment of runs that write down their batches."""
     return observing(tmp_path / "site")
-
-
-def contents(run: Run) -> dict[Path, bytes]:
-    """Of every file but the log."""
-    files = (
-        path for path in run.directory.rglob("*") if path.is_file() and "log" not in path.relative_to(run.directory).parts[0]
-    )
-    return {path: path.read_bytes() for path in files if path.name != "run.lock"}
 
 
 def check_completed(run: Run, steps: int, evals: Sequence[int] = ()) -> None:
@@ -153,14 +145,14 @@ def test_a_run_that_is_complete_goes_on_only_if_more_is_asked_for(start, resume)
     """What is refused only while everything starts has cost nothing either."""
     run = start("--steps", "2", "--eval-interval", "0", "--save-interval", "1")
     assert run.wait() == 0, run.output
-    kept = contents(run)
+    kept = contents(run.directory)
     again = resume(run)
     assert again.wait() == 2, again.output
     assert "steps: the run has trained all its 2 steps (to train it further, ask for more: --steps 4)" in again.output
     unfit = resume(run, "--from", "step-1", "--eval-interval", "1", "--eval-sets", "unheard-of")
     assert unfit.wait() == 2, unfit.output
     assert "--eval-sets: task plugin 'sort-digits'" in unfit.output and "has no eval set 'unheard-of'" in unfit.output
-    assert contents(run) == kept
+    assert contents(run.directory) == kept
     before = json.loads((run.directory / "summary.json").read_text())
     more = resume(run, "--steps", "3")
     assert more.wait() == 0, more.output

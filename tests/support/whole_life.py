@@ -21,6 +21,12 @@ def observing(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
 
 
+def contents(directory: Path) -> dict[Path, bytes]:
+    """Return every file of a run's directory but lock and logs."""
+    kept = (path for path in directory.rglob("*") if path.relative_to(directory).parts[0] not in ("run.lock", "log.txt", "logs"))
+    return {path: path.read_bytes() for path in kept if path.is_file()}
+
+
 def check_whole(run: Run, steps: int, *, batch_size: int = 16, evals: Sequence[int] = (), lives: int = 1) -> None:
     """See that a run with `OBSERVED` came to its end as if nothing had ever stopped it.
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         return 1
     except OSError as error:
-        if error.errno not in WRONG_PATH:
+        if error.errno not in WRONG_PATH or not error.filename:  # such as a port that only root may have
             raise
         path = str(error.filename)
         report(UserError(str(error.strerror), origin=path if len(path) <= SHOWN else f"{path[:SHOWN]}…"))
